@@ -120,12 +120,8 @@ def simulated(profile: Profile, scenario: Scenario, cut: Cut = "computation") ->
 def peaks(memory: Memory) -> pd.DataFrame:
     """Return what every accelerator holds at most, in GB, without gradients of parameters."""
     frame = memory.frame
-    parts = pd.DataFrame(
-        {
-            "parameters": frame["weights"] + frame["optimizer"],
-            "activations": frame["activations"] + frame["recompute"],
-        }
-    )
+    parts = pd.DataFrame({"parameters": frame["weights"] + frame["optimizer"]})
+    parts["activations"] = frame["activations"] + frame["recompute"]
     return parts.assign(total=parts.sum(axis=1)).groupby(frame["worker"]).max() / GB
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from experiments.gpipe import bubble
 from experiments.study.claims import Rounds, emulated
-from experiments.study.costs import emulate_at_pace, estimated, images, recomputed_late, with_costs
+from experiments.study.costs import emulate_at_pace, estimated, images, with_costs
 from experiments.study.traces import busy_s, memory_of
 from pipekit.clusters import TPU_V2_CORE, Cluster, gpipe_tpu_v2
 from pipekit.models import amoebanet_d, resnet101
@@ -159,14 +159,11 @@ def sized(
 
 
 def fitting(profile: Profile, scenario: Scenario, by: By = "operations") -> Bar:
-    """Return a scenario with the sizes that fit its accelerators; arguments as :func:`sized`."""
-    rows = MINIBATCH if scenario.recompute == "never" else profile.rows
-    while rows:
-        found = sized(profile, scenario, rows, by)
-        if found.peak_bytes <= found.cluster.device.memory_bytes:
-            return found
-        rows //= 2
-    raise ValueError(f"{scenario.name} does not fit {TPU_V2_CORE}: use more stages")
+    """Return a scenario with the most rows, by halves, that fit; arguments as :func:`sized`."""
+    found = sized(profile, scenario, MINIBATCH // scenario.microbatches, by)
+    while found.peak_bytes > found.cluster.device.memory_bytes:
+        found = sized(profile, scenario, found.plan.microbatch_rows // 2, by)
+    return found
 
 
 @dataclass(frozen=True)
@@ -199,11 +196,6 @@ class Panel:
         """Return the same, run on the engine so often; see :mod:`experiments.study.claims`."""
         ran = [[(bar, t) for t in bar.rounds(own, slower, repeats)] for bar, own in self.runs]
         return Rounds(tuple(map(Panel, zip(*ran, strict=True))), self)
-
-
-def late_recomputation(profile: Profile) -> Profile:
-    """Return costs whose backwards begin with the recomputation, and whose updates take no time."""
-    return with_costs(recomputed_late(profile), update_s=0.0)
 
 
 def read_off(trace: Trace) -> pd.Series:

@@ -4,9 +4,6 @@ Minibatches, machines and stages count from 0 here, and from 1 in the paper.
 """
 
 from collections.abc import Sequence
-from functools import partial
-
-from torch.optim import SGD
 
 from pipekit.profiling import LayerProfile, Profile
 
@@ -15,8 +12,6 @@ ROWS = {"alexnet": 32, "vgg16": 32, "s2vt": 80, "resnet50": 32, "inception-v3": 
 ResNet-50, which get what the other image networks have."""
 
 LR = 0.01  # of VGG16 and S2VT, at first
-
-VGG16_SGD = partial(SGD, momentum=0.9)
 
 IMAGES, WORDS = 1_300_000, 12_594  # training images of ILSVRC12; words of MSVD's captions
 

@@ -4,8 +4,8 @@ A proxy: epochs are measured on a small network, hours simulated for the paper's
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from experiments.pipedream import IMAGES, LR, ROWS, VGG16_SGD, Change
+from experiments.pipedream import IMAGES, LR, ROWS, Change
 from experiments.pipedream.table1.plans import Setting, data_parallel
 from experiments.pipedream.table1.rows import BSP as ONE_STAGE
 from experiments.pipedream.table1.rows import PIPEDREAM, Row
@@ -22,11 +22,11 @@ from experiments.study.costs import faster_links
 from experiments.study.traces import mean_interval
 from experiments.study.training import Recipe, Training, he_initialised, train_pipeline
 from experiments.study.trainings import Course
-from pipekit.datasets import Dataset, mnist
+from pipekit.datasets import mnist
 from pipekit.host.provenance import provenance
 from pipekit.models.small import image_mlp
 from pipekit.schedules import Schedule, asp, pipedream
-from pipekit.traces import Trace
+from pipekit.simulation import simulate
 from pipekit.workloads import accuracy
 
 SGD = "SGD, 1 worker"
@@ -55,10 +55,6 @@ METHODS: Mapping[str, Schedule] = {
 which travel for as long as a minibatch takes."""
 
 
-FIRST_TUNING_SEED = 100
-"""From it on a training holds out an eighth of its images, on which its accuracy is."""
-
-
 @dataclass(frozen=True)
 class Digits:
     """A training: a method, a seed, passes over 4,000 images of digits, drained after each.
@@ -73,25 +69,11 @@ class Digits:
     depth: int = 4
     width: int = 32
 
-    @property
-    def data(self) -> Dataset:
-        data = mnist()
-        if self.seed < FIRST_TUNING_SEED:
-            return data
-        own = len(data.train_inputs) * 7 // 8
-        return replace(
-            data,
-            train_inputs=data.train_inputs[:own],
-            train_targets=data.train_targets[:own],
-            test_inputs=data.train_inputs[own:],
-            test_targets=data.train_targets[own:],
-        )
-
 
 def training(digits: Digits) -> Training:
     schedule, model = METHODS[digits.method], _network(digits)
-    optimizer = partial(VGG16_SGD, lr=digits.lr)
-    recipe = Recipe(model, digits.data, optimizer, ROWS["vgg16"], digits.epochs, digits.seed)
+    optimizer = partial(torch.optim.SGD, lr=digits.lr, momentum=0.9)
+    recipe = Recipe(model, mnist(), optimizer, ROWS["vgg16"], digits.epochs, digits.seed)
     # Every stage begins with a linear layer, but for the first, which has all before it, too.
     linear = [number for number, layer in enumerate(model) if isinstance(layer, nn.Linear)]
     inner = [linear[round(s * len(linear) / schedule.stages)] for s in range(1, schedule.stages)]
@@ -101,7 +83,7 @@ def training(digits: Digits) -> Training:
 
 def train(digits: Digits) -> Course:
     """Return a training's course by epoch, from 0, the untrained network's; accuracy in percent."""
-    data, done = digits.data, training(digits)
+    data, done = mnist(), training(digits)
     with torch.no_grad():
         untrained = float(accuracy(_network(digits)(data.test_inputs), data.test_targets))
     return Course.of(
@@ -109,7 +91,6 @@ def train(digits: Digits) -> Course:
         epoch=range(digits.epochs + 1),
         accuracy=[100 * share for share in (untrained, *done.accuracies)],
         loss=[None, *np.reshape(done.losses, (digits.epochs, -1)).mean(axis=1)],
-        seconds=[0.0, *done.epoch_s],
     )
 
 
@@ -171,18 +152,20 @@ def epoch_hours(arm: Arm, change: Change | None = None) -> float:
     return IMAGES / row.profile.rows * seconds / 3600
 
 
-def asp_seconds(run: Callable[..., Trace], row: Row, delay: int, minibatches: int) -> float:
-    """Return ASP's seconds a minibatch, of all workers together, once its pipeline is full.
+def asp_idle(setting: Setting, delay: int, change: Change | None = None) -> float:
+    """Return ASP's idle share of its workers' time (simulated), once its pipeline is full.
 
     Our ASP has no parameter server: it sends every gradient to every worker, so that links are made
-    as many times faster.  ``run`` gets a schedule, a profile, a plan and a cluster.
+    as many times faster.  ``change`` is made to Table 1's row.
     """
-    workers = row.setting.workers
-    fill, drain = 2 * (delay + 1), delay + 1  # minibatches: as many are in flight as drain
-    table = asp(workers, delay).take(fill + minibatches + drain)
+    row, workers = Row.of(setting).changed(change), setting.workers
+    drain, timed = delay + 1, 16  # minibatches: as many are in flight as drain
+    fill = 2 * drain
+    table = asp(workers, delay).take(fill + timed + drain)
     plan, links = data_parallel(row.profile, workers), faster_links(row.cluster, workers)
-    ends = run(table, row.profile, plan, links).ends("BACKWARD", stage=0)
-    return mean_interval(ends, fill - 1, fill - 1 + minibatches)
+    ends = simulate(table, row.profile, plan, links).ends("BACKWARD", stage=0)
+    seconds = mean_interval(ends, fill - 1, fill - 1 + timed)
+    return 1 - row.compute_s / workers / seconds
 
 
 class Ratio(NamedTuple):
@@ -191,22 +174,16 @@ class Ratio(NamedTuple):
     epochs: float
     seconds: float
     bound: bool  # whether the other never got there: the least that ``epochs`` can be
-    by_seed: tuple[float, ...]  # the same as ``epochs``, of each training with its like
+    times: tuple[float, ...]  # in time, of each training with its like
 
     @property
     def time(self) -> float:
         return self.epochs * self.seconds
 
-    @property
-    def times(self) -> tuple[float, ...]:
-        return tuple(epochs * self.seconds for epochs in self.by_seed)
-
     def __str__(self) -> str:
-        least = "at least " if self.bound else ""
-        return (
-            f"{least}{self.time:.2f}x = {least}{self.epochs:.2f}x in epochs (measured) times "
-            f"{self.seconds:.2f}x in seconds an epoch (simulated)"
-        )
+        least, epochs = "at least " * self.bound, f"{self.epochs:.2f}x in epochs (measured)"
+        each = f"{epochs} times {self.seconds:.2f}x in seconds an epoch (simulated)"
+        return f"{least}{self.time:.2f}x = {least}{each}"
 
 
 def ratio(
@@ -221,5 +198,5 @@ def ratio(
     bound = bool(np.isinf(other).any())
     needed = np.full_like(other, trained) if bound else other
     seconds = epoch_hours(slow, change) / epoch_hours(fast, change)
-    by_seed = tuple((needed / own).tolist())
-    return Ratio(float(needed.mean() / own.mean()), seconds, bound, by_seed)
+    times = tuple((needed / own * seconds).tolist())
+    return Ratio(float(needed.mean() / own.mean()), seconds, bound, times)

@@ -11,10 +11,10 @@ from functools import cache, partial
 
 import numpy as np
 import pandas as pd
+import plotly.express as px
 import plotly.graph_objects as go
 import torch
 import torch.distributed as dist
-from plotly.subplots import make_subplots
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -23,7 +23,6 @@ from experiments.benchmarks.harness import plain_step, transfer_seconds
 from experiments.pipedream import ROWS
 from experiments.pipedream.table1.plans import data_parallel
 from experiments.study.costs import as_published, faster_links
-from pipekit import plots
 from pipekit.clusters import Cluster, namespaces
 from pipekit.clusters.papers import pipedream_figure1
 from pipekit.clusters.traffic import all_reduce_bytes
@@ -73,32 +72,18 @@ def step(costs: Profile, cluster: Cluster) -> dict[str, float]:
     }
 
 
-def exposed_seconds(costs: Profile, workers: int, bandwidth: float) -> float:
-    """Return the part of the wait-free exchange that is left when the backward is over."""
-    computed = sent = 0.0
-    for layer in reversed(costs.layers):
-        computed += layer.backward_s
-        if layer.parameter_bytes:
-            size = all_reduce_bytes(layer.parameter_bytes, workers)
-            sent = max(sent, computed) + size / bandwidth
-    return max(0.0, sent - computed)
-
-
 def figure1(grid: pd.DataFrame, title: str, printed: float) -> go.Figure:
     """Draw Figure 1 as the paper does: a panel a GPU, a line a model."""
-    space = {"shared_yaxes": True, "horizontal_spacing": 0.04}
-    drawn = make_subplots(cols=len(GPUS), subplot_titles=GPUS, **space)
+    look = {"color": "model", "color_discrete_sequence": style.SERIES_COLORS}
+    look |= {"line_dash": "model", "line_dash_sequence": style.SERIES_DASHES}
+    drawn = px.line(grid, "workers", "overhead", **look, facet_col="gpu", facet_col_spacing=0.04)
+    drawn.for_each_annotation(lambda panel: panel.update(text=panel.text.removeprefix("gpu=")))
     drawn.update_layout(style.layout(300, f"{title} (simulated)"), height=460, margin_b=96)
     drawn.layout.margin.t += 22  # for the titles of the panels
     drawn.layout.title.pad.b += 22
     counts: Sequence[int] = sorted(grid["workers"].unique())
     line = [counts[0], counts[-1]], [printed] * 2, f"vgg16, up to (paper): {printed:g} %"
     study.with_line(drawn, *line, "dot", row=1, col=len(GPUS))
-    for column, gpu in enumerate(GPUS, start=1):
-        own, axes = grid[grid["gpu"] == gpu], ("workers", "overhead", "model")
-        for trace in plots.curves(own, *axes, title=gpu, label="simulated").data:
-            trace.update(showlegend=column == 1, legendgroup=trace.name)
-            drawn.add_trace(trace, row=1, col=column)
     ticks = {"tickvals": counts, "ticktext": [str(count) for count in counts]}
     drawn.update_xaxes(style.axis("data-parallel workers", type="log", **ticks))
     drawn.update_yaxes(style.axis(range=[0, 100]))
@@ -158,11 +143,7 @@ def train(rows: int, steps: int, repeats: int) -> list[tuple[str, int, list[floa
     own = torch.rand(rows, 1, 28, 28), torch.randint(10, (rows,))
     sgd, loss = partial(torch.optim.SGD, lr=LR), nn.CrossEntropyLoss()
     pipeline = Pipeline(
-        network(),
-        pipedream([WORKERS]),
-        optimizer=sgd,
-        loss=loss,
-        transport="distributed",
+        network(), pipedream([WORKERS]), optimizer=sgd, loss=loss, transport="distributed"
     )
     models = {COMPUTE: network(), WAIT_FREE: DistributedDataParallel(network())}
     ways = {way: plain_step(model, own, loss, 1, sgd) for way, model in models.items()}

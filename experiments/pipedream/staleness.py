@@ -4,7 +4,7 @@ Minibatches and stages count from 0, and version v of the weights has v updates 
 """
 
 import copy
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.pipedream.timelines import MessageCounter
-from experiments.study.training import Tensors, plain_gradients, relative_difference
-from experiments.study.updates import WeightsAfter
+from experiments.study.training import Tensors, WeightsAfter, plain_gradients, relative_difference
 from pipekit.clusters import Cluster
 from pipekit.datasets import Batch
 from pipekit.devices import CPU, Clock
@@ -188,7 +187,7 @@ def coordination(
 ) -> tuple[int, int]:
     """Return how many messages more workers send with a checkpoint after every epoch.
 
-    And the files for each stage and epoch (-1 if not for all alike), of which the last two stay.
+    And the most files of a stage and epoch (-1 if one has none), of which the last two epochs stay.
     """
 
     def messages(folder: Path | None) -> int:
@@ -199,8 +198,6 @@ def coordination(
         return counter.seen.total()
 
     extra = messages(folder) - messages(None)
-    homes = sorted(folder.iterdir())
-    stages = [[part.stage for part in checkpoints.parts_of(home)] for home in homes]
-    files = {found.count(stage) for found in stages for stage in found}
-    exact = len(homes) == len(epochs) and len(files) == len({*map(len, stages)}) == 1
-    return extra, files.pop() if exact else -1
+    parts = [(home, part.stage) for home in folder.iterdir() for part in checkpoints.parts_of(home)]
+    is_whole = len({*parts}) == len(epochs) * STAGES
+    return extra, max(Counter(parts).values()) if is_whole else -1

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from itertools import accumulate, combinations, cycle, product
 from typing import NamedTuple
 
@@ -45,21 +46,14 @@ def minibatch(model: nn.Sequential, sample: Tensor) -> dict[str, float]:
     start = time.process_time()
     torch.mm(always, always)
     same = time.process_time() - start
-    names = [layer_name(layer, number) for number, layer in enumerate(model)]
-    x, seconds, passed = sample, {}, []
-    for name, layer in zip(names, model, strict=True):
+    x, seconds = sample, {}
+    for number, layer in enumerate(model):
         entered = x.detach().requires_grad_(x.requires_grad)
         start = time.process_time()
         x = layer(entered)
-        seconds[name] = time.process_time() - start
-        passed.append((name, entered, x))
-    gradient: Tensor | None = torch.ones_like(x)
-    for name, entered, y in reversed(passed):
-        start = time.process_time()
-        if y.requires_grad:
-            y.backward(gradient)
-        seconds[name] += time.process_time() - start
-        gradient = entered.grad
+        if x.requires_grad:
+            x.backward(torch.ones_like(x))
+        seconds[layer_name(layer, number)] = time.process_time() - start
     return seconds | {SAME: same}
 
 
@@ -68,36 +62,28 @@ def pair_of_runs(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the profile runs, a row a minibatch, of two processes that take turns on each core."""
     cores, processes = sorted(os.sched_getaffinity(0)), multiprocessing.get_context("spawn")
-    how = 1, processes, _start_worker, (build, sample)
-    with ProcessPoolExecutor(*how) as first, ProcessPoolExecutor(*how) as second:
+    with ProcessPoolExecutor(1, processes) as first, ProcessPoolExecutor(1, processes) as second:
         turns = [
-            [worker.submit(_own_minibatch, core).result() for worker in (first, second)]
+            [each.submit(_own_minibatch, build, sample, core).result() for each in (first, second)]
             for _, core in zip(range(WARM_UP + minibatches), cycle(cores), strict=False)
         ]
     one, other = (pd.DataFrame(rows[WARM_UP:]) for rows in zip(*turns, strict=True))
     return one, other
 
 
-def _start_worker(build: Build, sample: Tensor) -> None:
+@cache
+def _network(build: Build) -> nn.Sequential:
+    """Return this process's network."""
     # As in PipeDream (3.5): else one process may ask the kernel for every larger output anew.
     keep_freed_memory()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    global _profiled
-    _profiled = build(), sample
+    return build()
 
 
-_profiled: tuple[nn.Sequential, Tensor]
-"""The network and the minibatch of this process, if it is a worker."""
-
-
-def _own_minibatch(core: int) -> dict[str, float]:
+def _own_minibatch(build: Build, sample: Tensor, core: int) -> dict[str, float]:
     os.sched_setaffinity(0, {core})
-    return minibatch(*_profiled)
-
-
-Stages = Sequence[tuple[int, int, int]]
-"""(first layer, layer after the last, workers) of each stage."""
+    return minibatch(_network(build), sample)
 
 
 class Problem(NamedTuple):
@@ -158,8 +144,8 @@ def random_problem(generator: random.Random, layers: int = 8, machines: int = 6)
     return Problem(Profile(made), generator.randint(1, machines), bandwidth)
 
 
-def every_plan(layers: int, machines: int) -> Iterator[Stages]:
-    """Yield every way to cut so many layers into stages that use exactly so many machines."""
+def every_plan(layers: int, machines: int) -> Iterator[list[tuple[int, int, int]]]:
+    """Yield every plan on exactly so many machines: of each stage first layer, stop, machines."""
     for count in range(1, min(layers, machines) + 1):
         for sizes, shares in product(splits(layers, count), splits(machines, count)):
             stops = accumulate(sizes)

@@ -18,8 +18,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from experiments import study
-from experiments.study.training import share_of_rate
-from experiments.study.updates import AfterUpdates, copied
+from experiments.study.training import AfterUpdates, copied, share_of_rate
 from pipekit import Updates
 from pipekit.datasets import Dataset, masked, python_source
 from pipekit.datasets.text import BYTES, MASK

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from experiments import study
 from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, SYNC, scheduler
 from experiments.staleness.proxies import PROXIES, Proxy, evaluate
-from experiments.study.updates import WeightsAfter
+from experiments.study.training import WeightsAfter
 from pipekit import Updates, Watch
 from pipekit.choices import require_choice
 from pipekit.datasets import Batch

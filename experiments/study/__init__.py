@@ -7,7 +7,6 @@ from experiments.study.claims import changed as changed
 from experiments.study.claims import emulated as emulated
 from experiments.study.claims import unless_parted as unless_parted
 from experiments.study.costs import emulate_at_pace as emulate_at_pace
-from experiments.study.costs import estimated as estimated
 from experiments.study.costs import published as published
 from experiments.study.costs import recomputed_late as recomputed_late
 from experiments.study.costs import stretched as stretched

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -80,24 +81,15 @@ def named_rows(
 
     ``x`` says what the numbers are. Also returns the points.
     """
-    middle = (len(numbers.columns) - 1) / 2
-
-    def places(position: int) -> list[float]:
-        return [row + apart * (position - middle) for row in range(len(numbers))]
-
+    rows, middle = np.arange(len(numbers)), (len(numbers.columns) - 1) / 2
     drawn = pd.concat(
-        pd.DataFrame({x: numbers[name].to_numpy(), "place": places(position), "series": name})
-        for position, name in enumerate(numbers)
+        pd.DataFrame({x: column.to_numpy(), "place": rows + apart * (at - middle), "series": name})
+        for at, (name, column) in enumerate(numbers.items())
     )
-    figure = plots.points(
-        drawn, x, "place", "series", title=title, label=label, x_title=x_title, y_title=" "
-    )
-    names = list(numbers.index)
-    ends = [len(names) - 0.6, -0.4]
-    figure.update_yaxes(tickvals=list(range(len(names))), ticktext=names, range=ends)
+    figure = plots.points(drawn, x, "place", "series", title=title, label=label, x_title=x_title)
+    figure.update_yaxes(style.rows([*numbers.index]), showgrid=True)
     figure.update_xaxes(range=[0, 1.05 * drawn[x].max()])
-    figure.update_layout(margin={"l": 150})
-    return figure, drawn
+    return figure.update_layout(margin={"l": 150}), drawn
 
 
 def rows_figure(traces: Sequence[Trace], titles: Sequence[str], rows: Sequence[str]) -> go.Figure:

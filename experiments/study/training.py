@@ -1,8 +1,9 @@
-"""Whole trainings, a pipeline's and the ordinary loop's, and how far their weights are apart."""
+"""Whole trainings, a pipeline's and the plain loop's, their weights, and how far these differ."""
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any, TypeVar
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipekit.datasets import Batch, Dataset
-from pipekit.engine import Pipeline, Run, Watch
+from pipekit.devices import CPU
+from pipekit.engine import Observer, Pipeline, Run, Watch
+from pipekit.engine.observers.observer import WorkerView
 from pipekit.engine.options import Execution
 from pipekit.host.operator_threads import share_of_cores
-from pipekit.schedules import Schedule
+from pipekit.schedules import Op, Schedule, Step
 from pipekit.units import plural
 from pipekit.workloads import accuracy
 
@@ -63,6 +66,47 @@ class TakeGradient(Optimizer):
                 parameter.zero_()
                 if parameter.grad is not None:
                     parameter.copy_(parameter.grad)
+
+
+class AfterUpdates(Observer):
+    """Shows a subclass each stage's weights after each update, over threads.
+
+    They cost the pipeline no flush, and no stage waits for another.
+    """
+
+    def __init__(self) -> None:
+        self._views: dict[int, WorkerView] = {}
+
+    def begin(self, worker: WorkerView) -> None:
+        self._views[worker.number] = worker
+
+    def after_step(self, worker: int, step: Step) -> None:
+        op, stage, _, version = step.task
+        if op is Op.UPDATE:
+            self.updated(stage, version, self._views[worker].weights[stage].modules[step.slot])
+
+    def updated(self, stage: int, version: int, layers: nn.Module) -> None:
+        """See the layers of a stage with a new ``version``, by updates of this run."""
+
+
+class WeightsAfter(AfterUpdates):
+    """Copies all weights after some updates, in ``weights``; those of a ``model`` are at first."""
+
+    def __init__(self, updates: Collection[int], model: nn.Module) -> None:
+        super().__init__()
+        self._updates = set(updates)
+        self.weights: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
+        self.weights[0] = copied(model)
+
+    def updated(self, stage: int, version: int, layers: nn.Module) -> None:
+        if version in self._updates:
+            self.weights[version] |= copied(layers)
+
+
+def copied(layers: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of the parameters by name, on the CPU, wherever they are."""
+    parameters = layers.named_parameters()
+    return {name: each.detach().to(CPU, copy=True) for name, each in parameters}
 
 
 def trained_weights(
@@ -165,13 +209,11 @@ def train_pipeline(
     name: str,
     schedule: Schedule,
     balance: Sequence[int] | str = "auto",
-    transport: str = "threads",
     execution: Execution = Execution(),
 ) -> Training:
     """Train by a schedule without end; the pipeline drains at the end of each epoch."""
     how: dict[str, Any] = {"optimizer": recipe.optimizer, "loss": recipe.loss, "seed": recipe.seed}
-    how |= {"balance": balance, "transport": transport, "execution": execution}
-    pipe = Pipeline(recipe.model, schedule, **how)
+    pipe = Pipeline(recipe.model, schedule, balance=balance, execution=execution, **how)
     runs, accuracies, weights = [], [], []
     tests = recipe.data.test_batches(EVALUATION_ROWS)
     for epoch in range(recipe.epochs):

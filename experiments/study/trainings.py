@@ -132,10 +132,8 @@ def over_seeds(ends: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> 
     groups = ends.groupby(list(by), sort=False)
     found = {"seeds": groups.size()}
     for value in values:
-        found[value] = groups[value].agg(lambda each: each.mean(skipna=False))
-        found[f"{value}_std"] = groups[value].agg(
-            lambda each: each.std() if np.isfinite(each).all() else math.nan
-        )
+        mean = groups[value].agg(lambda each: each.mean(skipna=False))
+        found |= {value: mean, f"{value}_std": groups[value].std().where(np.isfinite(mean))}
     return pd.DataFrame(found).reset_index().assign(label="measured")
 
 

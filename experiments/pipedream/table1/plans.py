@@ -156,9 +156,6 @@ def best_cut(
     return replace(plan, in_flight=in_flight[0], predicted_s=float(seconds[best]))
 
 
-_CLUSTERS = {"A": pipedream_a, "B": pipedream_b}
-
-
 class Setting(NamedTuple):
     """A network on so many workers of a cluster, "A" or "B"."""
 
@@ -172,7 +169,8 @@ class Setting(NamedTuple):
 
     def machines(self, sums: AllReduce = "ring") -> Cluster:
         """Return the workers, with the bandwidth that the paper prints; they sum in some way."""
-        return replace(_CLUSTERS[self.cluster](self.workers), all_reduce=sums)
+        cluster = {"A": pipedream_a, "B": pipedream_b}[self.cluster]
+        return replace(cluster(self.workers), all_reduce=sums)
 
 
 TABLE1 = FOUR, EIGHT, SIXTEEN, EIGHT_B, INCEPTION, INCEPTION_B, S2VT = (
@@ -196,8 +194,6 @@ other image networks', and those of ResNet-50's released profile."""
 CALIBRATED_ON = {"A": (FOUR,), "B": (EIGHT_B, INCEPTION_B)}
 """The rows whose BSP cells, named so in the ledger from its beginning, give the one bandwidth of a
 cluster. Of S2VT the paper prints no layers: nothing can be fitted on ours."""
-
-FITTED = frozenset(CALIBRATED_ON["A"] + CALIBRATED_ON["B"])  # whose BSP cell is not a prediction
 
 
 def printed(setting: Setting, column: str) -> str:

@@ -11,7 +11,7 @@ from experiments.pipedream.table1 import plans
 from experiments.pipedream.table1.plans import EIGHT, FOUR, S2VT, Method, Sent, Setting, calibrated
 from experiments.pipedream.timelines import run_length, seconds_a_minibatch
 from experiments.study.claims import Emulated
-from experiments.study.costs import faster_links
+from experiments.study.costs import estimated, faster_links
 from pipekit.clusters import Cluster
 from pipekit.engine import Run
 from pipekit.models import PUBLISHED
@@ -122,11 +122,11 @@ class Row:
             own = calibrated(setting, (setting,))
             changes[names.PLAN] = replace(kept, given=self.chosen)
             changes[names.OWN_BANDWIDTH] = replace(kept, cluster=own)
-        if (estimated := plans.roofline(setting)) != plans.profile_of(setting):
-            changes[names.TIMES] = replace(planned, profile=estimated)
+        if (roofline := plans.roofline(setting)) != plans.profile_of(setting):
+            changes[names.TIMES] = replace(planned, profile=roofline)
         if setting == S2VT:
             rows, sample = names.ROWS["s2vt"], PUBLISHED["s2vt"].sample
-            other = study.estimated(plans.without_embeddings, lambda: sample(rows), machines.device)
+            other = estimated(plans.without_embeddings, lambda: sample(rows), machines.device)
             changes[names.EMBEDDINGS] = replace(planned, profile=other)
         return changes
 

@@ -9,7 +9,7 @@ import torch
 from experiments.gpipe import consistency, memory, speed
 from experiments.gpipe.memory import GB, peaks, plan_of
 from experiments.gpipe.speed import Panel, fitting, least_variance, named
-from experiments.study.costs import estimated, images
+from experiments.study.costs import estimated, images, recomputed_late
 from pipekit.clusters import V100
 from pipekit.datasets import digits
 from pipekit.models import amoebanet_d
@@ -88,9 +88,6 @@ def test_without_gpipe_the_largest_minibatch_is_what_fits() -> None:
     assert alone.peak_bytes < 8 * 2**30 < 2 * alone.peak_bytes
     pipelined = fitting(PROFILE, named("pipeline-4"))
     assert (pipelined.scenario.minibatch, pipelined.plan.microbatch_rows) == (128, 8)
-    huge = replace(PROFILE, layers=(replace(HEAVY, parameter_bytes=1e10),))
-    with pytest.raises(ValueError, match="use more stages"):
-        fitting(huge, named("naive-1"))
 
 
 def test_a_parameter_takes_12_bytes() -> None:
@@ -111,7 +108,7 @@ def test_recomputation_and_the_bubble_are_what_a_pipeline_loses() -> None:
 def test_late_recomputation_has_the_theoretical_bubble_and_early_less() -> None:
     equal, plan = stages((1, 2), (1, 2)), Plan.by_hand([1, 1], recompute="always")
     early = simulate(gpipe(2, 4).take(1), equal, plan)
-    late = simulate(gpipe(2, 4).take(1), speed.late_recomputation(equal))
+    late = simulate(gpipe(2, 4).take(1), recomputed_late(equal))
     assert speed.bubble_over_theory(late, 2, 4) == pytest.approx(1, abs=1e-9)
     assert 0 < speed.bubble_over_theory(early, 2, 4) < 1
     assert speed.read_off(early)["imbalance"] == pytest.approx(0)
@@ -125,9 +122,8 @@ def test_another_precision_leaves_the_training_alone() -> None:
     assert {p.dtype for p in training.model.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize("recompute", ["never", "except_last", "always"])
+@pytest.mark.parametrize("recompute", ["never", "always"])
 def test_moving_averages_count_a_whole_minibatch_once(recompute: Recompute) -> None:
     found = consistency.moving_averages(digits().batches(32)[:3], 3, 4, recompute)
-    assert found["first"] < 1e-6
+    assert found["apart"] < 1e-6
     assert found["counted"] == 1
-    assert found["second"] > 1e-5  # it sees other inputs

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from experiments.pipedream import STRAIGHT, one_layer_stages, timelines
-from experiments.pipedream import timelines as tl
 from experiments.pipedream.timelines import by_preference, worker_list
 from pipekit import Pipeline, Watch, emulate, schedules, simulate
 from pipekit.clusters import flat
@@ -64,22 +63,23 @@ def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:
     assert (sent["end_s"] - sent["start_s"]).tolist() == pytest.approx([1e4 / 4e6] * 8)
 
 
-@pytest.mark.parametrize("replicas", [STRAIGHT, [1, 1, 2], [3, 2]])
-@pytest.mark.parametrize("margin", [1, 2])
+@pytest.mark.parametrize(("replicas", "margin"), [(STRAIGHT, 1), ([1, 1, 2], 2), ([3, 2], 1)])
 def test_no_shorter_run_has_a_steady_state(replicas: list[int], margin: int) -> None:
-    least = tl.run_length(replicas, 1, margin)
-    tl.steady(Trace.from_schedule(schedules.pipedream(replicas).take(least)), replicas, margin)
+    least = timelines.run_length(replicas, 1, margin)
+    timelines.steady(
+        Trace.from_schedule(schedules.pipedream(replicas).take(least)), replicas, margin
+    )
     with pytest.raises(ValueError, match=f"run at least {least}"):
-        tl.steady(
+        timelines.steady(
             Trace.from_schedule(schedules.pipedream(replicas).take(least - 1)), replicas, margin
         )
 
 
 def test_all_parts_of_a_run_are_whole_rounds() -> None:
-    assert tl.run_length([2, 1, 1], 5) == 8 + 6 + 4
-    assert tl.run_length([3, 2], 1) == 12 + 6 + 6
-    assert tl.run_length([4], 1) == 16
-    assert tl.run_length([1, 1], 3, margin=3) == 12 + 3 + 6
+    assert timelines.run_length([2, 1, 1], 5) == 8 + 6 + 4
+    assert timelines.run_length([3, 2], 1) == 12 + 6 + 6
+    assert timelines.run_length([4], 1) == 16
+    assert timelines.run_length([1, 1], 3, margin=3) == 12 + 3 + 6
 
 
 def test_unequal_stages_idle_as_the_closed_form_says() -> None:
@@ -87,5 +87,5 @@ def test_unequal_stages_idle_as_the_closed_form_says() -> None:
     times = [(draw.uniform(1, 5), draw.uniform(1, 5)) for _ in range(3)]
     trace = simulate(schedules.pipedream(3).take(60), one_layer_stages(times))
     whole = [sum(pair) for pair in times]
-    idle = 1 - tl.utilisation(trace, [1, 1, 1])
+    idle = 1 - timelines.utilisation(trace, [1, 1, 1])
     assert idle == pytest.approx(1 - sum(whole) / 3 / max(whole), rel=1e-9)

