@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pipekit.choices import meant
 from pipekit.host.provenance import provenance
 from pipekit.ledger.ledger import Claim, load
-from pipekit.ledger.outcomes import OURS, Cause, Outcome, Record, judge
+from pipekit.ledger.outcomes import Cause, Outcome, Record, judge
 from pipekit.ledger.spread import Error
 from pipekit.reading import first_fault, parse_json, read_text
 
@@ -70,10 +70,6 @@ def record(
             raise ValueError(f"figure must be the name of an .svg or .png file, not {figure!r}")
         if not (folder / figure).exists():
             raise ValueError(f"no figure is named {figure} in {folder}: save it before recording")
-    if label not in OURS:
-        raise ValueError(
-            f"label must be one of {', '.join(OURS)}, not {label!r}: a record is our own value"
-        )
     try:
         entry = Record(
             id=id,

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -23,10 +24,10 @@ SVG = "<svg xmlns='http://www.w3.org/2000/svg'><rect width='9' height='9'/></svg
 HOSTILE = '</td><script>alert("1")</script><img src=http://example.org/x.png>'
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run's folder in which one notebook has recorded four claims."""
-    files = tmp_path / "2026-01-31T12-00-00.000000Z" / "table1"
+    files = tmp_path_factory.mktemp("runs") / "2026-01-31T12-00-00.000000Z" / "table1"
     files.mkdir(parents=True)
     (files.parent / "provenance.json").write_text("{}")
     (files / "bars.svg").write_text(SVG)
@@ -43,7 +44,7 @@ def run(tmp_path: Path) -> Path:
     return files.parent
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(run: Path) -> str:
     return write(claims.outcomes(run), run).read_text(encoding="utf-8")
 
@@ -117,9 +118,12 @@ class TestPage:
             assert (run / href).exists()
         assert [*links.values()] == ["table1.ipynb, cell 2", "bars.csv"]
 
-    def test_a_cell_is_shown_on_the_notebooks_page_where_there_is_one(self, run: Path) -> None:
-        (run / "table1.html").touch()
-        page = write(claims.outcomes(run), run).read_text(encoding="utf-8")
+    def test_a_cell_is_shown_on_the_notebooks_page_where_there_is_one(
+        self, run: Path, tmp_path: Path
+    ) -> None:
+        paged = shutil.copytree(run, tmp_path / "run")
+        (paged / "table1.html").touch()
+        page = write(claims.outcomes(paged), paged).read_text(encoding="utf-8")
         link = '<a href="table1.html#cell-id=cell-b">table1.ipynb, cell 2</a>'
         assert link in card(page, SPEEDUP)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from tqdm.std import tqdm
 
-from pipekit.host.user_frames import warn
 from pipekit.ledger.batches import runs
 from pipekit.ledger.batches.execution import execute, kill_kernels, told
 from pipekit.ledger.batches.experiment import NotebookJob, load
@@ -47,14 +46,14 @@ def run(
         experiment = experiment.only(only)
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, not {jobs}")
-    results = results.resolve()
-    earlier, why = runs.unfinished(results, experiment)
-    if resume and earlier is None:
-        raise ValueError(
-            f"{results} has no unfinished run of {experiment.name} ({scale}) to continue: {why}"
-        )
-    if resume and why:
-        warn(f"{earlier} is continued, although a newer run may be meant: {why}")
+    results, earlier = results.resolve(), None
+    try:
+        earlier = runs.unfinished(results, experiment)
+    except (ValueError, BlockingIOError) as why:
+        if resume:
+            raise ValueError(
+                f"{results} has no unfinished run of {experiment.name} ({scale}) to continue: {why}"
+            ) from None
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
     with _ending_in_order(), _place(on, jobs) as place:  # nobody may answer: no folder yet

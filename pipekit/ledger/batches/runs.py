@@ -51,13 +51,6 @@ class BatchRun:
                 as_run = done.sha256, record.parameters.get(done.name)
                 if not done.error and known.get(done.name) == as_run:
                     self._done[done.name] = done
-        for job in self.todo:
-            files = folder / job.name
-            if files.is_symlink() or (files.exists() and not files.is_dir()):
-                raise ValueError(
-                    f"{files} is not a folder of this run's files, which would be emptied: move it "
-                    f"away, or begin a new run without --resume"
-                )
         self._record = provenance(
             "measured",
             experiment=experiment.name,
@@ -136,29 +129,24 @@ def new(results: Path) -> Path:
     return folder
 
 
-def unfinished(results: Path, experiment: Experiment) -> tuple[Path | None, str]:
-    """Return the newest run of the same notebooks at the same scale, if it can be continued.
+def unfinished(results: Path, experiment: Experiment) -> Path:
+    """Return the newest run of the same notebooks at the same scale.
 
-    With its folder it says which newer records are damaged; with None, why there is no such run.
+    A ValueError: there is none, or it is complete; a BlockingIOError: another process runs it.
     """
-    names, damaged = {job.name for job in experiment.jobs}, []
+    names = {job.name for job in experiment.jobs}
     for folder in sorted((file.parent for file in results.glob(f"*/{RECORD}")), reverse=True):
         try:
             record = read_json(folder / RECORD, _Record, "a batch's record")
-        except ValueError as error:
-            damaged.append(f"{error} (delete {folder} if its results are of no use)")
+        except ValueError:  # a notebook's own record, or damaged
             continue
-        if (record.experiment, record.scale) != (experiment.name, experiment.scale):
-            continue
-        if record.parameters.keys() == names:
+        asked = experiment.name, experiment.scale, names
+        if (record.experiment, record.scale, {*record.parameters}) == asked:
             if names == {entry.name for entry in record.notebooks if not entry.error}:
-                return None, f"the newest, {folder}, is complete"
-            try:
-                with locked(folder):
-                    return folder, "; ".join(damaged)
-            except BlockingIOError as error:
-                return None, str(error)
-    return None, "; ".join(damaged) or "there is none at all"
+                raise ValueError(f"the newest, {folder}, is complete")
+            with locked(folder):
+                return folder
+    raise ValueError("no folder there has a whole record of it")
 
 
 @contextmanager
