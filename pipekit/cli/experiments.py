@@ -54,8 +54,7 @@ def report(
     """Lay the papers' claims beside our values; the last line printed names the report.
 
     Each claim counts with its newest record below FOLDER; the table printed has the papers of which
-    something was run. The report goes into the run's folder, or the newest of several: report.html
-    for any browser, and report.csv.
+    something was run. The report goes into FOLDER: report.html for any browser, and report.csv.
 
     \b
     [b]Examples[/b]
@@ -69,14 +68,14 @@ def report(
     from pipekit.cli.common.options import print_table
     from pipekit.ledger import claims
     from pipekit.ledger.outcomes import Status
-    from pipekit.ledger.report import destination, write
+    from pipekit.ledger.report import write
     from pipekit.ledger.report.tables import scores
 
     outcomes = claims.outcomes(folder)
     begun = {outcome.claim.paper for outcome in outcomes if outcome.record is not None}
     if not begun:
         raise ValueError(f"{folder} has no record of a claim: run a paper first, see pipekit run")
-    path = write(outcomes, destination(folder))
+    path = write(outcomes, folder)
     every = scores(outcomes).set_index("paper").drop(index="all").T
     papers = every[[paper for paper in every if paper in begun]]
     decided = papers.loc["pass"] + papers.loc["miss"]

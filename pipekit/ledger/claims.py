@@ -65,11 +65,8 @@ def record(
         hint = meant(id, load()) or "; see the column id of data/claims.csv"
         raise ValueError(f"no claim is named {id!r}{hint}")
     folder = Path(results_dir)
-    if figure is not None:
-        if Path(figure).name != figure or Path(figure).suffix not in (".svg", ".png"):
-            raise ValueError(f"figure must be the name of an .svg or .png file, not {figure!r}")
-        if not (folder / figure).exists():
-            raise ValueError(f"no figure is named {figure} in {folder}: save it before recording")
+    if figure is not None and not (folder / figure).exists():
+        raise ValueError(f"no figure is named {figure} in {folder}: save it before recording")
     try:
         entry = Record(
             id=id,

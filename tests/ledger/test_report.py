@@ -14,7 +14,7 @@ import pytest
 from pipekit.ledger import claims
 from pipekit.ledger.ledger import load
 from pipekit.ledger.outcomes import judge, show
-from pipekit.ledger.report import destination, scoreboard, write
+from pipekit.ledger.report import scoreboard, write
 from pipekit.ledger.report.scoreboard import sentences
 
 SPEEDUP = "pipedream-table1-vgg16-8A-pp-speedup"
@@ -29,7 +29,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run's folder in which one notebook has recorded four claims."""
     files = tmp_path_factory.mktemp("runs") / "2026-01-31T12-00-00.000000Z" / "table1"
     files.mkdir(parents=True)
-    (files.parent / "provenance.json").write_text("{}")
     (files / "bars.svg").write_text(SVG)
     (files / "bars.csv").write_text("speedup")
     said = [{"output_type": "stream", "text": [f"pass: {SPEEDUP}: paper 7.04 x\n"]}]
@@ -170,19 +169,6 @@ class TestTable:
         assert found == ["7.0", "simulated", "pass", "11.0"]
         assert table.loc["pipedream-vsync-more-state", "ours"] == "[4, 1]"
         assert table.loc["gpipe-eq-bubble", "status"] == "not run"
-
-
-def test_the_report_goes_into_the_run_the_newest_of_several_or_a_folder_without_any(
-    run: Path, tmp_path: Path
-) -> None:
-    assert destination(run) == run
-    newer = run.with_name("2026-02-01T00-00-00.000000Z")
-    newer.mkdir()
-    assert destination(run.parent) == run, "a folder without provenance.json is no run"
-    (newer / "provenance.json").write_text("{}")
-    assert destination(run.parent) == newer
-    (empty := tmp_path / "empty").mkdir()
-    assert destination(empty) == empty
 
 
 class TestScoreboard:

@@ -1,6 +1,6 @@
 """The report: every claim of the papers beside what we found, as one file for any browser."""
 
-from pipekit.ledger.report.page import destination, write
+from pipekit.ledger.report.page import write
 from pipekit.ledger.report.scoreboard import scoreboard
 
-__all__ = ["destination", "scoreboard", "write"]
+__all__ = ["scoreboard", "write"]

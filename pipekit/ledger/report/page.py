@@ -67,14 +67,6 @@ MACHINE = "python", "torch", "pipekit", "platform", "cpu", "cores", "memory_gb",
 _PICTURES = {".svg", ".png"}
 
 
-def destination(folder: Path) -> Path:
-    """Return the folder that gets the report: a run's own, the newest run's of many, or itself."""
-    if (folder / "provenance.json").exists():
-        return folder
-    runs = sorted(path.parent for path in folder.glob("*/provenance.json"))
-    return runs[-1] if runs else folder
-
-
 def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     """Write ``report.html``, and as CSV report, scores, kinds, what_if, printed; return the first.
 
