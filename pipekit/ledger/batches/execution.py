@@ -28,6 +28,7 @@ from pipekit.ledger.batches.experiment import NotebookJob
 from pipekit.ledger.batches.runs import NotebookResult
 from pipekit.progress import RELAY
 
+SOCKET_PATH_BYTES = 103  # of a Unix socket: the least that any system allows
 _LOOK_S = 3.0  # between two looks at a notebook's memory, of which each costs 10 ms a process
 
 
@@ -196,7 +197,8 @@ class ThisInterpreter(KernelManager):
 
     @default("transport")
     def _transport_default(self) -> str:
-        return "ipc"
+        longest = self.connection_file.removesuffix(".json") + "-ipc-99"
+        return "ipc" if len(longest.encode()) <= SOCKET_PATH_BYTES else "tcp"
 
     @default("transport_encryption")
     def _transport_encryption_default(self) -> str:

@@ -51,6 +51,13 @@ class BatchRun:
                 as_run = done.sha256, record.parameters.get(done.name)
                 if not done.error and known.get(done.name) == as_run:
                     self._done[done.name] = done
+        for job in self.todo:
+            files = folder / job.name
+            if files.is_symlink() or (files.exists() and not files.is_dir()):
+                raise ValueError(
+                    f"{files} is not a folder of this run's files, which would be emptied: move it "
+                    f"away, or begin a new run without --resume"
+                )
         self._record = provenance(
             "measured",
             experiment=experiment.name,

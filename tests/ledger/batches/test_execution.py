@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,15 @@ def test_a_kernel_of_this_python_is_spoken_to_through_sockets_of_its_own() -> No
     assert manager.transport == "ipc"
     folder = Path(manager.connection_file).parent
     assert not list(folder.iterdir()), "neither sockets nor the file that names them stay"
+
+
+def test_where_paths_are_too_long_for_sockets_it_listens_to_this_machine_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (long := tmp_path / ("long" * 25)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    manager = ThisInterpreter()
+    assert (manager.transport, manager.ip) == ("tcp", "127.0.0.1")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")

@@ -28,6 +28,21 @@ def begun(tmp_path: Path, file: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("left", ["link", "file"])
+def test_a_links_target_is_not_emptied(tmp_path: Path, file: Path, begun: Path, left: str) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("all of it")
+    if left == "link":
+        (begun / "one").symlink_to(mine)
+    else:
+        (begun / "one").write_text("all of it")
+    with pytest.raises(ValueError, match=r"one is not a folder of this run.*move it away"):
+        run(file, results=tmp_path / "runs", resume=True, quiet=True)
+    assert (mine / "thesis.tex").read_text() == "all of it"
+    assert not (begun / "one.ipynb").exists(), "something was run"
+
+
 def test_links_among_a_notebook_s_files_go_and_what_they_lead_to_stays(
     tmp_path: Path, file: Path, begun: Path
 ) -> None:
