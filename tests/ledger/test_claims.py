@@ -89,6 +89,7 @@ class TestRecord:
             ({"id": SPEEDUP + "s"}, f"did you mean '{SPEEDUP}'"),
             ({"id": "?"}, "see the column id of data/claims.csv"),
             ({"label": "guessed"}, "must be one of measured, emulated, simulated, exact"),
+            ({"label": "paper"}, "each label must be one of measured, emulated, simulated, exact"),
             ({"value": float("nan")}, "record a finite number"),
             ({"value": [1.0, np.inf]}, "record a finite number"),
             ({"value": None}, "not a NoneType"),
