@@ -67,8 +67,10 @@ def test_a_damaged_record_is_called_so(tmp_path: Path, file: Path, begun: Path, 
         run(file, results=tmp_path / "runs", resume=True, quiet=True)
 
 
-def test_a_run_before_a_damaged_one_is_continued(file: Path, begun: Path) -> None:
-    newer = begun.parent / "2026-01-02T00-00-00.000000Z"
+def test_the_newest_run_before_a_damaged_one_is_continued(file: Path, begun: Path) -> None:
+    older, newer = (begun.with_name(f"{day}T00-00-00Z") for day in ("2025-12-31", "2026-01-02"))
+    older.mkdir()
+    BatchRun(older, load(file))
     newer.mkdir()
     (newer / RECORD).write_text("{")
     (newer.parent / "2026-01-03T00-00-00.000000Z").mkdir()
