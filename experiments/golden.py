@@ -1,8 +1,7 @@
 """Hold a run of the papers' notebooks against the golden file, claim by claim.
 
     python -m experiments.golden results/runs/NAME           # compare
-    python -m experiments.golden results/runs/NAME --write   # make the golden file of this run
-    python -m experiments.golden results/runs/NAME --add     # or renew only this run's claims in it
+    python -m experiments.golden results/runs/NAME --add     # renew this run's claims in it
 
 The golden file, results/reference/papers/claims.csv, has the outcome, value and label of each claim
 in one whole run of `make papers`; beside it stand records, scores, origin, and what notebooks take.
@@ -34,43 +33,38 @@ BY_VALUE = {"exact", "simulated", "paper"}
 
 def main(
     run: Annotated[Path, typer.Argument(help="the run's folder, or one of a few notebooks")],
-    write: Annotated[bool, typer.Option(help="make the golden file of this run")] = False,
-    add: Annotated[bool, typer.Option(help="renew only the claims that this run recorded")] = False,
-    load: Annotated[str, typer.Option(help="with --write: the host's load, in words")] = "",
-    golden: Annotated[Path, typer.Option(help="the golden file")] = GOLDEN,
+    add: Annotated[bool, typer.Option(help="renew the claims that this run recorded")] = False,
+    load: Annotated[str, typer.Option(help="of a whole run: the host's load, in words")] = "",
 ) -> None:
     if not (run / RECORD).exists() or (run.parent / RECORD).exists():
         raise typer.BadParameter(f"{run} is not a run: name a folder of results/runs itself")
     about = json.loads((run / RECORD).read_text(encoding="utf-8"))
     require_ended(run, about)
-    found = frame(run)
-    if not write and not add:
-        known = pd.read_csv(golden, keep_default_na=False)
+    known, found = pd.read_csv(GOLDEN, keep_default_na=False), frame(run)
+    if not add:
         varying = {each.claim.id for each in outcomes(run) if each.record and each.record.repeats}
         lines = differences(known, found, varying)
         recorded, every = ((each["label"] != "").sum() for each in (found, known))
         print(
-            *lines, f"{recorded} claims recorded of {every}, {len(lines)} unlike {golden}", sep="\n"
+            *lines, f"{recorded} claims recorded of {every}, {len(lines)} unlike {GOLDEN}", sep="\n"
         )
         sys.exit(bool(lines))
     records = "".join(path.read_text("utf-8") for path in sorted(run.rglob(FILE)))
     columns = ["name", "seconds", "memory_gb", "disk_mb"]
     takes = pd.DataFrame(about["notebooks"]).reindex(columns=columns).assign(cpu=about["cpu"])
-    beside = golden.parent
-    if (usual := beside / "notebooks.csv").exists():  # of other experiments' notebooks, too
-        takes = pd.concat([pd.read_csv(usual), takes]).drop_duplicates("name", keep="last")
-    if add:
-        found = renewed(pd.read_csv(golden, keep_default_na=False), found)
-        anew = {json.loads(line)["id"] for line in records.splitlines()}
-        kept = (beside / FILE).read_text("utf-8").splitlines(keepends=True)
-        records = "".join(line for line in kept if json.loads(line)["id"] not in anew) + records
-    else:
+    beside = GOLDEN.parent
+    if load:
         facts = {key: about[key] for key in ("utc", "commit", "cpu", "cores", "python", "torch")}
         facts |= {"claims": len(found), "load": load, "command": "make papers"}
         provenance.write(beside / RECORD, facts)
-    found.to_csv(golden, index=False)
+    anew = {json.loads(line)["id"] for line in records.splitlines()}
+    kept = (beside / FILE).read_text("utf-8").splitlines(keepends=True)
+    records = "".join(line for line in kept if json.loads(line)["id"] not in anew) + records
     (beside / FILE).write_text(records, encoding="utf-8")
-    takes.to_csv(usual, index=False)
+    renewed(known, found).to_csv(GOLDEN, index=False)
+    usual = pd.read_csv(beside / "notebooks.csv")  # of other experiments' notebooks, too
+    takes = pd.concat([usual, takes]).drop_duplicates("name", keep="last")
+    takes.to_csv(beside / "notebooks.csv", index=False)
     judged = outcomes(beside)
     scores(judged).to_csv(beside / "scores.csv", index=False)
     kinds(judged).to_csv(beside / "kinds.csv", index=False)

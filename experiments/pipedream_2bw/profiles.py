@@ -8,7 +8,7 @@ memory's bandwidth.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 import pandas as pd
@@ -18,7 +18,7 @@ from torch import nn
 
 from experiments import study
 from pipekit.clusters import V100
-from pipekit.models import LAYOUTS, bert_large, gpt
+from pipekit.models import LAYOUTS, gpt
 from pipekit.profiling import Profile
 
 SIZES = "1.3B", "2.2B", "3.8B"
@@ -113,12 +113,6 @@ def gpt_profile(size: str, rows: int = 1, make: Callable[..., nn.Sequential] = g
     )
 
 
-bert_profile: ProfileOf = partial(gpt_profile, make=bert_large)
-"""A BERT with the blocks of that GPT (5.2: "results are similar")."""
-_WORDY_BERT = partial(bert_large, vocabulary=51_200)
-bert_with_gpts_words: ProfileOf = partial(gpt_profile, make=_WORDY_BERT)
-
-
 def headless_profile(size: str, rows: int) -> Profile:
     """Return a GPT's costs as if its last layer, the logits, took no time."""
     profile = gpt_profile(size, rows)
@@ -152,6 +146,4 @@ def _one_row(make: Callable[..., nn.Sequential], size: str, part: float) -> Prof
     block = replace(block, saved_bytes=block.saved_bytes + SCORES_BYTES * heads * SEQUENCE**2)
     probabilities = LOSS_BYTES / WEIGHT_BYTES * head.output_bytes
     head = replace(head, saved_bytes=head.saved_bytes + probabilities)
-    numbered = enumerate((before, *[block] * layers, *norm, head))
-    named = (replace(each, name=f"{n} {each.name.split()[1]}") for n, each in numbered)
-    return replace(profile, layers=tuple(named))
+    return replace(profile, layers=(before, *[block] * layers, *norm, head))

@@ -218,12 +218,9 @@ def tensor_mp_seconds(job: Pipelines) -> float:
     return job.microbatches * (compute + exchanged) + gradients + update
 
 
-def rates(jobs: Iterable[Pipelines], systems: Sequence[str] = SYSTEMS) -> pd.DataFrame:
+def rates(jobs: Iterable[Pipelines]) -> pd.DataFrame:
     """Return sequences a second: a row a batch size, a column a system."""
-    rows = {
-        job.batch: {system: job.batch / simulated(job, system) for system in systems}
-        for job in jobs
-    }
+    rows = {job.batch: {each: job.batch / simulated(job, each) for each in SYSTEMS} for job in jobs}
     return pd.DataFrame(rows).T.rename_axis("batch")
 
 

@@ -17,8 +17,6 @@ from experiments.staleness.methods import METHODS, SYNC
 from experiments.staleness.sweep import ARM
 
 CONTRADICTS, AGREES, UNDECIDED = "contradicts", "agrees", "undecided"
-HIGHER, LOWER, NOT_HIGHER, NOT_LOWER = "higher", "lower", "not higher", "not lower"
-SAME = "same"
 
 
 class PaperClaim(NamedTuple):
@@ -32,7 +30,7 @@ class PaperClaim(NamedTuple):
     text: str  # with what was put in or left out in brackets
     method: str  # whose loss
     other: str  # beside which
-    expected: str  # of the loss: one of the five above
+    expected: str  # of the loss: "higher", "lower", "same", "not higher", "not lower"
     trained: str  # what the paper trained, or nearest to it: "gpt adamw, bert adamw"
     optimizer: str = ""  # the only one that it is about; empty: any
     other_optimizer: str = ""  # that of the other method, if it is not the same
@@ -41,11 +39,11 @@ class PaperClaim(NamedTuple):
         """Return whether a comparison agrees; ``told``: the excess if its sign is shown, else 0."""
         higher, lower = told > 0 and not above, told < 0 and not below
         agrees, contradicts = {
-            HIGHER: (higher, lower or above),
-            LOWER: (lower, higher or below),
-            NOT_HIGHER: (lower or above, higher),
-            SAME: (above and below, higher or lower),
-            NOT_LOWER: (higher or below, lower),
+            "higher": (higher, lower or above),
+            "lower": (lower, higher or below),
+            "not higher": (lower or above, higher),
+            "same": (above and below, higher or lower),
+            "not lower": (higher or below, lower),
         }[self.expected]
         return CONTRADICTS if contradicts else AGREES if agrees else UNDECIDED
 

@@ -156,23 +156,17 @@ def against(
             yield setting | {"diverged": diverged} | excess(ends(own), ends(theirs))
 
 
-def courses(trainings: pd.DataFrame) -> pd.DataFrame:
-    """Return the judged trainings' validation losses, each arm at its own rate, by update."""
-    rows = judged(trainings)
-    rows = rows[rows["at"] == OWN]
-    ids = [*SETTING, "arm", "method", "stages", "seed", "updates"]
-    long = rows.melt(ids, VALIDATIONS, "point", "loss")
-    part = long["point"].str.removeprefix("validation_").astype(int) / (len(VALIDATIONS) - 1)
-    return long.assign(updates=(long["updates"] * part).round().astype(int)).drop(columns="point")
-
-
 def course(
     trainings: pd.DataFrame, proxy: str, optimizer: str, arms: Sequence[str] = ()
 ) -> tuple[go.Figure, pd.DataFrame]:
     """Return the validation loss of arms at their own rates, bands over seeds, and its numbers."""
-    frame = courses(trainings)
-    frame = frame[(frame["proxy"] == proxy) & (frame["optimizer"] == optimizer)]
-    frame = frame[frame["arm"].isin(arms or frame["arm"])]
+    rows = judged(trainings)
+    rows = rows[(rows[["at", *SETTING]] == [OWN, proxy, optimizer]).all(axis=1)]
+    rows = rows[rows["arm"].isin(arms or rows["arm"])]
+    ids = [*SETTING, "arm", "method", "stages", "seed", "updates"]
+    frame = rows.melt(ids, VALIDATIONS, "point", "loss")
+    part = frame.pop("point").str.removeprefix("validation_").astype(int) / (len(VALIDATIONS) - 1)
+    frame["updates"] = (frame["updates"] * part).round().astype(int)
     # No delay first, so that the commonest methods look alike everywhere.
     order = [*METHODS].index
     frame = frame.sort_values("method", key=lambda each: each.map(order), kind="stable")
@@ -190,11 +184,3 @@ def _loss_range(shown: pd.DataFrame) -> list[float]:
     later = [own.iloc[len(own) // 3 :].quantile(MOST) for _, own in means.groupby("arm")]
     low, high = shown["loss"].min(), max(later)
     return [low - PAD * (high - low), high + PAD * (high - low)]
-
-
-def settings(trainings: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of proxy and optimizer with judged methods with and without delay."""
-    rows = judged(trainings)
-    for (proxy, optimizer), own in rows[rows["at"] == OWN].groupby(SETTING, sort=False):
-        if SYNC in set(own["method"]) and own["method"].nunique() > 1:
-            yield proxy, optimizer

@@ -1,7 +1,7 @@
 """The asynchronous methods of the sweep, and the optimizers whose patience with them is compared.
 
-An optimizer is a recipe of one number. Gradients are not clipped: a common norm would make the
-stages of an asynchronous pipeline wait for one another.
+Gradients are not clipped: a common norm would make the stages of an asynchronous pipeline wait for
+one another.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,14 +43,11 @@ class DelayedMethod:
         """Return the stages (data parallelism: workers) to train with, to learn what so many do."""
         return self.stages or stages
 
-    def flush_after(self, updates: int) -> range:
-        """Return the batches after which the pipeline drains in a training of so many updates."""
-        return range(updates // self.sync_share) if self.sync_share else range(0)
-
     def trained(self, stages: int, updates: int) -> Schedule:
         """Return the schedule of a training of so many updates."""
-        flushes = self.flush_after(updates)
-        return self.schedule(stages, flush_after=flushes) if flushes else self.schedule(stages)
+        if not self.sync_share:
+            return self.schedule(stages)
+        return self.schedule(stages, flush_after=range(updates // self.sync_share))
 
     def mitigated(self, rule: Callable[[], staleness.Mitigation], *only: str) -> "DelayedMethod":
         """Return the method with a rule, defined ``only`` for some optimizers."""
@@ -117,23 +114,18 @@ class MuonAndAdamW(Optimizer):
             part.step()
 
 
-@dataclass(frozen=True)
-class OptimizerRecipe:
-    """An optimizer of a sweep: of a stage's parameters, the rate, and the network's outer sizes."""
-
-    make: Callable[[list[nn.Parameter], float, frozenset[int]], Optimizer]
-    middle: int = -8  # power of two of the rates that are tried first, each twice the one before
-
-
-OPTIMIZERS: Mapping[str, OptimizerRecipe] = {
-    "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), -4),
-    "adamw": OptimizerRecipe(lambda own, lr, _: AdamW(own, lr, weight_decay=0.0)),
-    "muon": OptimizerRecipe(MuonAndAdamW),
-    "nadam": OptimizerRecipe(lambda own, lr, _: staleness.nesterov(lr, weight_decay=0.0)(own)),
-    "rotated-adam": OptimizerRecipe(lambda own, lr, _: staleness.BasisRotation(own, lr)),
+OPTIMIZERS: Mapping[str, Callable[[list[nn.Parameter], float, frozenset[int]], Optimizer]] = {
+    "sgd": lambda own, lr, _: SGD(own, lr, momentum=0.9),
+    "adamw": lambda own, lr, _: AdamW(own, lr, weight_decay=0.0),
+    "muon": MuonAndAdamW,
+    "nadam": lambda own, lr, _: staleness.nesterov(lr, weight_decay=0.0)(own),
+    "rotated-adam": lambda own, lr, _: staleness.BasisRotation(own, lr),
 }
-"""By name; none has weight decay, which would be one more thing to tune.  The last two were made
-for asynchronous pipelines."""
+"""By name, of a stage's parameters, the rate, and the network's outer sizes; none has weight decay,
+which would be one more thing to tune.  The last two were made for asynchronous pipelines."""
+
+MIDDLE = dict.fromkeys(OPTIMIZERS, -8) | {"sgd": -4}
+"""Of the rates that are tried first, each twice the one before: the power of two."""
 
 
 def scheduler(optimizer: Optimizer, updates: int) -> LRScheduler:

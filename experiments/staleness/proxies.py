@@ -48,18 +48,14 @@ class Proxy:
         return self.name if self.updates == own else f"{self.name}-{self.updates}"
 
     @property
-    def parameters(self) -> int:
-        """How many numbers it learns."""
-        with torch.device("meta"):
-            return sum(each.numel() for each in self.build(0).parameters())
-
-    @property
     def description(self) -> str:
         """How large it is, and how much a training learns from, repeats included."""
+        with torch.device("meta"):
+            parameters = sum(each.numel() for each in self.build(0).parameters())
         count, unit = self.updates * self.batch_rows, "images"
         if self.kind != "images":
             count, unit = count * self.length, "bytes"
-        return f"{self.parameters:,} parameters, {self.updates:,} updates, {count:,} {unit} seen"
+        return f"{parameters:,} parameters, {self.updates:,} updates, {count:,} {unit} seen"
 
     @property
     def loss(self) -> Callable[[Any, Any], Tensor]:

@@ -20,8 +20,8 @@ import pandas as pd
 from torch import Tensor, nn
 
 from experiments import study
-from experiments.staleness.methods import BSP, METHODS, OPTIMIZERS, SYNC, scheduler
-from experiments.staleness.proxies import PROXIES, Proxy, evaluate
+from experiments.staleness.methods import BSP, METHODS, MIDDLE, OPTIMIZERS, SYNC, scheduler
+from experiments.staleness.proxies import Proxy, evaluate
 from experiments.study.training import WeightsAfter
 from pipekit import Updates, Watch
 from pipekit.choices import require_choice
@@ -88,7 +88,7 @@ def train(case: StaleTraining) -> study.Course:
 
 def _trained(case: StaleTraining, model: nn.Sequential, batches: Sequence[Batch]) -> Trained:
     method, updates = METHODS[case.method], len(batches)
-    make, ends = OPTIMIZERS[case.optimizer].make, case.proxy.ends
+    make, ends = OPTIMIZERS[case.optimizer], case.proxy.ends
     past = WeightsAfter({end for _, end in _pieces(updates)}, model)
     mitigation = method.mitigation and method.mitigation(updates)
     pipeline = Pipeline(
@@ -119,70 +119,61 @@ VALIDATIONS = [f"validation_{point}" for point in range(POINTS + 1)]
 FINAL = VALIDATIONS[-1]
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """Trainings of several arms with one optimizer on one proxy."""
+def run(
+    proxy: Proxy,
+    optimizer: str,
+    methods: str,
+    folder: Path,
+    seeds: int = 5,
+    tuning_seeds: int = 2,
+    rates: int = 5,
+) -> pd.DataFrame:
+    """Train what the folder has not yet of some arms; return all as :func:`table` does.
 
-    proxy: Proxy
-    optimizer: str  # a name of OPTIMIZERS
-    arms: tuple[tuple[str, int], ...]  # methods, those that the optimizer is for, with depths
-    seeds: int = 5  # how many judge
-    tuning_seeds: int = 2  # how many tune
-    rates: int = 5  # how many are tried at first, about the recipe's middle
+    ``methods`` are words of :func:`parse_arms`; those that the optimizer is not for are left out.
+    So many ``seeds`` judge, and so many ``rates`` are tried first.
+    """
+    require_choice("optimizer", optimizer, list(OPTIMIZERS))
+    arms = parse_arms(f"{SYNC} {methods}")
+    for _, stages in arms:
+        proxy.balance(stages)  # refused before any training starts
+    templates = [
+        StaleTraining(proxy, method, stages, optimizer, 0.0, 0)
+        for method, stages in dict.fromkeys(arms)
+        if optimizer in (METHODS[method].optimizers or OPTIMIZERS)
+    ]
+    trainings = study.Trainings(train, folder)
+    first = MIDDLE[optimizer] - rates // 2
+    tried = _tuned(
+        templates, trainings, [2.0**p for p in range(first, first + rates)], tuning_seeds
+    )
+    own = chosen(tried)
+    best = [own[t.proxy.setting, t.method, t.stages, t.optimizer] for t in templates]
+    judged = [
+        template.at(rate, seed)
+        for template, tuned in zip(templates, best, strict=True)
+        for rate in dict.fromkeys([tuned, best[0]])
+        for seed in range(seeds)
+    ]
+    return pd.concat([tried, table(trainings.courses(judged))], ignore_index=True)
 
-    @classmethod
-    def of(
-        cls,
-        proxy: str,
-        optimizer: str,
-        methods: str,
-        updates: int = 0,
-        **how: int,
-    ) -> "Sweep":
-        """Return a sweep from a notebook's parameters; 0 updates are the proxy's own number."""
-        require_choice("proxy", proxy, list(PROXIES))
-        require_choice("optimizer", optimizer, list(OPTIMIZERS))
-        network = PROXIES[proxy]
-        network = replace(network, updates=updates or network.updates)
-        arms = parse_arms(methods)
-        for _, stages in arms:
-            network.balance(stages)  # refused before any training starts
-        return cls(network, optimizer, arms, **how)
 
-    def run(self, folder: Path) -> pd.DataFrame:
-        """Train what the folder has not yet; return all as :func:`table` does."""
-        templates = [
-            StaleTraining(self.proxy, method, stages, self.optimizer, 0.0, 0)
-            for method, stages in dict.fromkeys([(SYNC, METHODS[SYNC].depth(1)), *self.arms])
-            if self.optimizer in (METHODS[method].optimizers or OPTIMIZERS)
-        ]
-        trainings = study.Trainings(train, folder)
-        tried = self._tuned(templates, trainings)
-        rates = chosen(tried)
-        best = [rates[t.proxy.setting, t.method, t.stages, t.optimizer] for t in templates]
-        judged = [
-            template.at(rate, seed)
-            for template, own in zip(templates, best, strict=True)
-            for rate in dict.fromkeys([own, best[0]])
-            for seed in range(self.seeds)
-        ]
-        return pd.concat([tried, table(trainings.courses(judged))], ignore_index=True)
-
-    def _tuned(
-        self, templates: Sequence[StaleTraining], trainings: study.Trainings[StaleTraining]
-    ) -> pd.DataFrame:
-        first = OPTIMIZERS[self.optimizer].middle - self.rates // 2
-        rates = [2.0**power for power in range(first, first + self.rates)]
-        seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning_seeds)
-        while True:
-            cases = [t.at(rate, seed) for t in templates for rate in rates for seed in seeds]
-            tried = table(trainings.courses(cases))
-            found, least, greatest = set(chosen(tried).values()), min(rates), max(rates)
-            beyond = {least: least / 2, greatest: greatest * 2}
-            more = [beyond[rate] for rate in (least, greatest) if rate in found]
-            if not more or len(rates) >= MOST_RATES:
-                return tried
-            rates += more
+def _tuned(
+    templates: Sequence[StaleTraining],
+    trainings: study.Trainings[StaleTraining],
+    rates: list[float],
+    tuning_seeds: int,
+) -> pd.DataFrame:
+    seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds)
+    while True:
+        cases = [t.at(rate, seed) for t in templates for rate in rates for seed in seeds]
+        tried = table(trainings.courses(cases))
+        found, least, greatest = set(chosen(tried).values()), min(rates), max(rates)
+        beyond = {least: least / 2, greatest: greatest * 2}
+        more = [beyond[rate] for rate in (least, greatest) if rate in found]
+        if not more or len(rates) >= MOST_RATES:
+            return tried
+        rates = rates + more
 
 
 def parse_arms(text: str) -> tuple[tuple[str, int], ...]:

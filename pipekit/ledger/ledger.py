@@ -15,10 +15,8 @@ from pipekit.reading import read_text
 OUT_OF_REACH = "out-of-reach"  # the label of a claim that nobody can check here
 REFUTATION = "refutation"  # the kind whose criterion holds if the paper's statement is false
 
-_PLACES = (
-    Path(__file__).parents[2] / "data" / "claims.csv",  # a checkout, installed in editable mode
-    Path(__file__).with_name("claims.csv"),  # the copy that a wheel carries
-)
+_CHECKOUT = Path(__file__).parents[2] / "data" / "claims.csv"  # installed in editable mode
+_WHEEL = Path(__file__).with_name("claims.csv")  # the copy that a wheel carries
 
 
 @dataclass(frozen=True)
@@ -99,13 +97,9 @@ def load(path: Path | None = None) -> dict[str, Claim]:
     ``path`` is a ledger of your own, in place of ``data/claims.csv`` of the checkout or the wheel.
 
     Raises:
-        ValueError: there is no ledger, or a row of it cannot be used; the message names it.
+        ValueError: a row of it cannot be used; the message names it.
     """
-    found = path or next((place for place in _PLACES if place.exists()), None)
-    if found is None:
-        raise ValueError(
-            "data/claims.csv is missing: install pipekit from its checkout (pip install -e .)"
-        )
+    found = path or (_CHECKOUT if _CHECKOUT.exists() else _WHEEL)
     claims: dict[str, Claim] = {}
     reader = csv.DictReader(io.StringIO(read_text(found)), strict=True)
     try:

@@ -58,25 +58,15 @@ def pages(repository: Path) -> list[Path]:
 
 def _rendered(mark: re.Match[str], reference: Path, read: Callable[[Path], pd.DataFrame]) -> str:
     asked = mark.groupdict()
-    path = reference / asked["table"]
-    if not path.exists():
-        raise ValueError(f"{mark[0]}: no table is named {path}")
-    table = read(path)
-    for column in filter(None, (asked["column"], asked["key"])):
-        if column not in table:
-            raise ValueError(f"{mark[0]}: {path.name} has the columns {', '.join(table)}")
-    rows = table
-    if asked["key"]:
-        rows = table[table[asked["key"]].astype(str) == asked["value"]]
-    if asked["statistic"] not in _STATISTICS:
-        raise ValueError(f"{mark[0]}: the statistics are {', '.join(_STATISTICS)}")
     try:
+        rows = read(reference / asked["table"])
+        if asked["key"]:
+            rows = rows[rows[asked["key"]].astype(str) == asked["value"]]
         number = _STATISTICS[asked["statistic"]](rows[asked["column"]])
         shown = format(number, asked["format"] or "")
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{mark[0]}: {error}") from error
-    start, end = mark.span("shown")
-    return mark[0][: start - mark.start()] + shown + mark[0][end - mark.start() :]
+    except (OSError, LookupError, ValueError, TypeError) as error:
+        raise ValueError(f"{mark[0]}: {type(error).__name__}: {error}") from error
+    return mark[0].replace(f"-->{asked['shown']}<", f"-->{shown}<")
 
 
 def main() -> None:

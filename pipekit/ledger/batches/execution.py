@@ -28,8 +28,6 @@ from pipekit.ledger.batches.experiment import NotebookJob
 from pipekit.ledger.batches.runs import NotebookResult
 from pipekit.progress import RELAY
 
-INJECTED = "injected-parameters"  # papermill's tag of the cell with the values that a run chose
-
 SOCKET_PATH_BYTES = 103  # of a Unix socket: the least that any system allows
 _LOOK_S = 3.0  # between two looks at a notebook's memory, of which each costs 10 ms a process
 
@@ -75,8 +73,6 @@ def execute(job: NotebookJob, scale: str, folder: Path) -> NotebookResult:
     told(executed).unlink(missing_ok=True)
     if executed.exists():
         notebook = nbformat.read(executed, as_version=4)
-        fold_what_was_injected(notebook)
-        nbformat.write(notebook, executed)
         NotebookNotary().sign(notebook)  # Jupyter shows widgets and scripts of signed ones only
         try:
             write_page(executed)
@@ -112,13 +108,6 @@ def write_page(executed: Path) -> Path:
     page = executed.with_suffix(".html")
     page.write_text(text, encoding="utf-8")
     return page
-
-
-def fold_what_was_injected(notebook: nbformat.NotebookNode) -> None:
-    """Hide the code of papermill's own cell, as that of the parameters above it is hidden."""
-    for cell in notebook.cells:
-        if INJECTED in cell.metadata.get("tags", []):
-            cell.metadata["jupyter"] = {"source_hidden": True}
 
 
 def kill_kernels() -> None:

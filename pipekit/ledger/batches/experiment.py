@@ -25,7 +25,6 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import product
@@ -94,7 +93,7 @@ def load(*files: Path, scale: str = "quick") -> Experiment:
                 if other := owner.get(job.name):
                     both = f"{other} and {file} both have a notebook"
                     both = f"{file} has two notebooks" if other is file else both
-                    raise ValueError(f"{both} called {job.name}: give one another 'name'")
+                    raise ValueError(f"{both} called {job.name}: name one, or a grid's values")
                 owner[job.name] = file
             jobs += own
     return Experiment(" + ".join(names), scale, tuple(jobs))
@@ -165,20 +164,11 @@ def _jobs(entry: "_Entry", folder: Path, scale: str, cell_timeout_s: int) -> lis
 
 def _axis(name: str, values: Any) -> list[tuple[str, str, Any]]:
     """Return a grid's parameter with the label and the value of each of its runs."""
-    if isinstance(values, list):
-        labelled = [(_label(value), value) for value in values]
-    elif isinstance(values, dict):
-        labelled = [(str(label), value) for label, value in values.items()]
-    else:
+    if not isinstance(values, list | dict) or not values:
         raise ValueError(f"the grid of {name!r} must be a list of values, not {values!r}")
-    for label, count in Counter(label for label, _ in labelled).items():
-        if count > 1:
-            raise ValueError(f"two values of {name!r} are called {label!r}: name them")
-        if not label:
-            raise ValueError(f"a value of {name!r} has no name: write 'name: value'")
-    if not labelled:
-        raise ValueError(f"the grid of {name!r} has no values")
-    return [(name, label, value) for label, value in labelled]
+    if isinstance(values, list):
+        return [(name, _label(value), value) for value in values]
+    return [(name, str(label), value) for label, value in values.items()]
 
 
 def _label(value: Any) -> str:

@@ -35,8 +35,7 @@ class Parameter:
     def check(self, value: Any) -> None:
         """Refuse a value of another type, or out of the range, by a ValueError."""
         kind, in_words = _TYPES[self.kind]
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not (type(value) is kind or (kind is float and whole)):
+        if type(value) is not kind and not (kind is float and type(value) is int):
             raise ValueError(f"the parameter {self.name} must be {in_words}, not {value!r}")
         each = value.split() if isinstance(value, str) else [value]
         if self.range and not (each and all(map(self._allows, each))):

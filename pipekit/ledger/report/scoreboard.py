@@ -31,18 +31,17 @@ def scoreboard(outcomes: Iterable[Outcome]) -> str:
     every = [*outcomes]
     recorded, tables = [o for o in every if o.record is not None], printed_tables(every)
     inside = {cell.claim.id for table in tables for cell in table.cells}
-    cells = [outcome for outcome in recorded if outcome.claim.id in inside]
-    having = {
-        status: [o for o in recorded if o.status is status and o not in cells] for status in Status
-    }
-    doubtful = having[Status.MISS] + having[Status.UNDECIDED] + having[Status.INVALID]
-    others = having[Status.REPORTED] + having[Status.PRESET] + having[Status.OUT_OF_REACH]
+    others = [outcome for outcome in recorded if outcome.claim.id not in inside]
+
+    def having(*statuses: Status) -> list[Outcome]:
+        return [each for status in statuses for each in others if each.status is status]
+
     groups = {
-        "missed or undecided": doubtful,
-        "met": having[Status.PASS],
-        Status.REFUTED.counted: having[Status.REFUTED],
-        "not judged": others,
-        "cells of the tables": cells,
+        "missed or undecided": having(Status.MISS, Status.UNDECIDED, Status.INVALID),
+        "met": having(Status.PASS),
+        Status.REFUTED.counted: having(Status.REFUTED),
+        "not judged": having(Status.REPORTED, Status.PRESET, Status.OUT_OF_REACH),
+        "cells of the tables": [each for each in recorded if each.claim.id in inside],
     }
     return str(
         template("scoreboard.html.j2").render(

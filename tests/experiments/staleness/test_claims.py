@@ -21,11 +21,11 @@ from experiments.staleness_results import tables
 @pytest.mark.parametrize(
     ("expected", "worse", "better", "alike", "unknown"),
     [
-        (claims.HIGHER, AGREES, CONTRADICTS, CONTRADICTS, UNDECIDED),
-        (claims.LOWER, CONTRADICTS, AGREES, CONTRADICTS, UNDECIDED),
-        (claims.NOT_HIGHER, CONTRADICTS, AGREES, AGREES, UNDECIDED),
-        (claims.SAME, CONTRADICTS, CONTRADICTS, AGREES, UNDECIDED),
-        (claims.NOT_LOWER, AGREES, CONTRADICTS, AGREES, UNDECIDED),
+        ("higher", AGREES, CONTRADICTS, CONTRADICTS, UNDECIDED),
+        ("lower", CONTRADICTS, AGREES, CONTRADICTS, UNDECIDED),
+        ("not higher", CONTRADICTS, AGREES, AGREES, UNDECIDED),
+        ("same", CONTRADICTS, CONTRADICTS, AGREES, UNDECIDED),
+        ("not lower", AGREES, CONTRADICTS, AGREES, UNDECIDED),
     ],
 )
 def test_a_verdict_follows_from_what_is_told_and_what_is_negligible(

@@ -11,7 +11,6 @@ from typing import Any
 import nbformat
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
-from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from pipekit.ledger.batches import execution
@@ -30,25 +29,17 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cells = [
         new_markdown_cell("# Speedups"),
         new_code_cell("epochs: int = 3", metadata=HIDDEN),
-        new_code_cell("epochs = 9", metadata={"tags": [execution.INJECTED]}),
+        new_code_cell("epochs = 9", metadata={"tags": ["injected-parameters"]}),
         new_code_cell("show(bars)", outputs=[drawn], id="cell-bars"),
     ]
-    notebook = new_notebook(cells=cells)
-    execution.fold_what_was_injected(notebook)
     path = tmp_path_factory.mktemp("run") / "speed.ipynb"
-    nbformat.write(notebook, path)
+    nbformat.write(new_notebook(cells=cells), path)
     return path
 
 
 @pytest.fixture(scope="module")
 def page(executed: Path) -> str:
     return execution.write_page(executed).read_text(encoding="utf-8")
-
-
-def test_what_a_run_chose_is_folded_in_jupyter_too(executed: Path) -> None:
-    notebook: NotebookNode = nbformat.read(executed, as_version=4)
-    folded = [cell.metadata.get("jupyter", {}).get("source_hidden") for cell in notebook.cells]
-    assert folded == [None, True, True, None]
 
 
 def test_hidden_code_is_folded_and_says_what_it_is(page: str) -> None:

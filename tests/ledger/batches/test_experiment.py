@@ -90,10 +90,9 @@ def test_what_a_scale_sets_is_not_varied_at_it(tmp_path: Path, notebook: Noteboo
 @pytest.mark.parametrize(
     ("grid", "why"),
     [
-        ("{steps: []}", "the grid of 'steps' has no values"),
+        ("{steps: []}", "the grid of 'steps' must be a list of values, not []"),
         ("{steps: 3}", "the grid of 'steps' must be a list of values, not 3"),
-        ("{steps: [1, 1]}", "two values of 'steps' are called '1': name them"),
-        ("{steps: ['?']}", "a value of 'steps' has no name: write 'name: value'"),
+        ("{steps: [1, 1]}", "two notebooks called a-1: name one, or a grid's values"),
         ("{steps: [1], scale_of: [2]}", "'scale_of' is both in the grid and beside it"),
         ("{stepps: [1]}", "must assign 'stepps'"),
         ("{scale: [1]}", "'scale' is set by the runner"),
