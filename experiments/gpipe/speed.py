@@ -159,11 +159,14 @@ def sized(
 
 
 def fitting(profile: Profile, scenario: Scenario, by: By = "operations") -> Bar:
-    """Return a scenario with the most rows, by halves, that fit; arguments as :func:`sized`."""
-    found = sized(profile, scenario, MINIBATCH // scenario.microbatches, by)
-    while found.peak_bytes > found.cluster.device.memory_bytes:
-        found = sized(profile, scenario, found.plan.microbatch_rows // 2, by)
-    return found
+    """Return a scenario with the sizes that fit its accelerators; arguments as :func:`sized`."""
+    rows = MINIBATCH if scenario.recompute == "never" else profile.rows
+    while rows:
+        found = sized(profile, scenario, rows, by)
+        if found.peak_bytes <= found.cluster.device.memory_bytes:
+            return found
+        rows //= 2
+    raise ValueError(f"{scenario.name} does not fit {TPU_V2_CORE}: use more stages")
 
 
 @dataclass(frozen=True)
