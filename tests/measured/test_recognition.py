@@ -1,9 +1,7 @@
 """The order of tasks names the method, whatever the times, in torch's profiles too; no other is named."""
 
-import subprocess
-import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import PER_MINIBATCH
 from pipekit.schedules.methods.by_name import TABLES as BY_NAME
 from pipekit.traces import Trace
+from tests.engine.gloo import over_gloo
 from tests.measured import recordings
 
 
@@ -57,9 +56,8 @@ def _same_order(name: str, workers: int, microbatches: int, transfers: bool) -> 
     [
         (2, 4, True),
         (3, 8, False),
-        pytest.param(4, 8, True, marks=pytest.mark.long),
-        pytest.param(8, 16, True, marks=pytest.mark.long),
-        pytest.param(8, 16, False, marks=pytest.mark.long),
+        (4, 8, True),
+        (8, 16, False),
     ],
 )
 def test_jittered_runs_are_named_with_all_that_have_their_order(
@@ -150,7 +148,6 @@ def test_transfers_of_other_microbatches_than_a_method_moves_name_the_nearest() 
     assert recognise(replace(trace, transfers=trace.transfers[:2])).method == "flush"
 
 
-SCRIPT = Path(__file__).with_name("torch_run.py")
 NAMED = {
     "GPipe": "gpipe",
     "1F1B": "flush",
@@ -163,9 +160,9 @@ NAMED = {
 
 @pytest.mark.long
 def test_every_pass_is_found_and_the_method_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(SCRIPT), str(tmp_path), *NAMED]
-    subprocess.run(command, check=True, capture_output=True, timeout=500)
+    from tests.measured.torch_run import train  # with it torch's profiler and pipelining
+
+    over_gloo(partial(train, tmp_path, list(NAMED)), 2)
     for schedule, method in NAMED.items():
         found = pk.explain(pk.read_trace(tmp_path / schedule))
         assert found.recognition.method == method

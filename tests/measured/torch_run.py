@@ -1,9 +1,5 @@
-"""Trainings of torch.distributed.pipelining under torch.profiler: one process a rank, on gloo.
+"""Trainings of torch.distributed.pipelining under torch.profiler: one process a rank, on gloo."""
 
-torchrun --nproc-per-node 2 tests/measured/torch_run.py FOLDER GPipe 1F1B
-"""
-
-import sys
 from pathlib import Path
 
 import torch
@@ -17,17 +13,16 @@ WIDTH, MICROBATCHES, STEPS = 256, 8, 3
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 
 
-def main(folder: str, *names: str) -> None:
+def train(folder: Path, names: list[str]) -> None:
     """Train some steps by each schedule, and write the rank's trace into a folder of its name."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for name in names:
-        train(name, Path(folder) / name)
+        _train(name, folder / name)
     dist.destroy_process_group()
 
 
-def train(name: str, folder: Path) -> None:
-    """Train by one schedule."""
+def _train(name: str, folder: Path) -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     kind = schedules.get_schedule_class(name)
     several = issubclass(kind, schedules.PipelineScheduleMulti)
@@ -50,7 +45,3 @@ def train(name: str, folder: Path) -> None:
             profiler.step()
     folder.mkdir(exist_ok=True)
     profiler.export_chrome_trace(str(folder / f"rank{rank}.json"))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

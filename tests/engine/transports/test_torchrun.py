@@ -1,8 +1,7 @@
-"""Under torchrun: every process runs the same script, and is one worker."""
+"""Under torchrun: what is refused, and whom it waits for; `test_elastic.py` trains under it."""
 
 import io
 import sys
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,40 +13,8 @@ from pipekit.engine.transports.processes.runner import over_processes
 from pipekit.schedules import ScheduleError
 from pipekit.schedules.messages import POLICIES, Transfer, TransferKind
 from pipekit.schedules.messages.program import Group
-from tests.engine.examples import data, different, mixed, pipeline, twins
+from tests.engine.examples import data, mixed, pipeline, twins
 from tests.engine.test_failures import LIMIT_S, wait_until
-from tests.engine.under_torchrun import under_torchrun
-
-SCRIPT = """
-    import sys
-    import torch
-    from tests.engine.examples import data, mixed, pipeline
-
-    pipe = pipeline(mixed(), "pipedream", [4, 4], transport="distributed", clip_norm=0.5)
-    runs = [pipe.train(data(rows=[6, 5, 6, 4]))]
-    torch.distributed.destroy_process_group()  # as some programs do after each training
-    runs.append(pipe.train(data(2)))
-    loss = pipe.evaluate(data(3))
-    state = pipe.state_dict()
-    if torch.distributed.get_rank() == 0:
-        torch.save(([run.losses for run in runs], loss, state), sys.argv[1])
-        print([run.weight_slots for run in runs], len(runs[0].trace.frame))
-    torch.distributed.destroy_process_group()
-"""
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) -> None:
-    printed = under_torchrun(SCRIPT, tmp_path / "out", repository, limit_s=90)
-    losses, loss, state = torch.load(tmp_path / "out")
-    pipe = pipeline(mixed(), "pipedream", [4, 4], clip_norm=0.5)
-    runs = [pipe.train(data(rows=[6, 5, 6, 4])), pipe.train(data(2))]
-    assert losses == [run.losses for run in runs]
-    assert loss == pipe.evaluate(data(3))
-    assert different(state, pipe.state_dict()) == []
-    buffers = [run.weight_slots for run in runs]
-    assert printed == f"{buffers} {len(runs[0].trace.frame)}"
 
 
 def test_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,13 @@
 """Verdicts against real processes: the calls of a program, made to gloo with a time limit."""
 
-import pickle
-import subprocess
-import sys
+import os
+import time
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from pipekit.schedules.messages import (
     with_messages,
 )
 from pipekit.schedules.messages.program import Group
+from tests.engine.gloo import over_gloo
 
 TABLES = (
     schedules.flush(2, 4),
@@ -59,37 +61,28 @@ def test_gloo_hangs_where_it_is_proved_to(tmp_path: Path, count: int) -> None:
     chosen = [n for n, each in enumerate(verdicts) if not each.mixed_up][:count]
     hanging = {n for n in chosen if not verdicts[n].is_sound}
     assert 3 < len(hanging) < count - 3
-    (tmp_path / "programs").write_bytes(pickle.dumps([(n, programs[n].workers) for n in chosen]))
-    ranks = [
-        subprocess.Popen([sys.executable, "-m", __name__, str(tmp_path), str(rank)])
-        for rank in range(3)
-    ]
-    try:
-        assert [rank.wait(timeout=300) for rank in ranks] == [0, 0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    stuck = [set(pickle.loads((tmp_path / f"stuck{rank}").read_bytes())) for rank in range(3)]
+    chosen_programs = [(n, programs[n].workers) for n in chosen]
+    stuck = over_gloo(partial(_stuck, tmp_path / "store", chosen_programs), 3)
     assert set().union(*stuck) == hanging
 
 
-def main(folder: Path, rank: int) -> None:
-    """Make a rank's calls of each program, and write down the programs in which one is stuck."""
+def _stuck(file: Path, programs: list[tuple[int, Any]]) -> set[int]:
+    """Make this process's calls of each program, and return the programs in which one is stuck."""
     import torch.distributed as dist
 
-    store = dist.FileStore(str(folder / "store"), 3)  # type: ignore[attr-defined]
+    rank, stuck = int(os.environ["RANK"]), set()
+    store = dist.FileStore(str(file), 3)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=3)
-    stuck = []
-    for number, workers in pickle.loads((folder / "programs").read_bytes()):
+    for number, workers in programs:
         group = dist.new_group(list(range(3)), timeout=LIMIT, backend="gloo")
         try:
             _make_calls(workers[rank] if rank < len(workers) else (), group)
         except RuntimeError:  # the time limit, or the end of a peer that it has come to
-            stuck.append(number)
+            stuck.add(number)
         store.add(f"done {number}", 1)
         while store.add(f"done {number}", 0) < 3:
-            pass
-    (folder / f"stuck{rank}").write_bytes(pickle.dumps(stuck))
+            time.sleep(0.02)
+    return stuck
 
 
 def _make_calls(groups, group) -> None:  # type: ignore[no-untyped-def]
@@ -108,7 +101,3 @@ def _make_calls(groups, group) -> None:  # type: ignore[no-untyped-def]
         for work in works:
             assert work is not None
             work.wait(LIMIT)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
