@@ -67,15 +67,16 @@ def test_the_newest_pair_for_cpus_is_installed(wheels: Path, python: str) -> Non
 def test_without_a_torchvision_for_cpus_there_is_no_pair(wheels: Path, python: str) -> None:
     wheel(wheels, "torch", "9.1+cpu")
     wheel(wheels, "torchvision", "9.1", needs="torch==9.1")
-    assert found(python) == []
     wheel(wheels, "torch", "2.0+cpu")  # older than pyproject.toml allows
     wheel(wheels, "torchvision", "2.0+cpu", needs="torch==2.0")
     assert found(python) == []
 
 
-def test_a_pair_that_does_not_import_is_taken_away(wheels: Path, python: str) -> None:
+def test_a_pair_that_does_not_import_is_taken_away(
+    wheels: Path, python: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     wheel(wheels, "torch", "9.1+cpu")
     wheel(wheels, "torchvision", "9.1+cpu", BROKEN, "torch==9.1")
-    assert found(python) == ["torch==9.1+cpu", "torchvision==9.1+cpu"]
     main(python)
+    assert "found for CPUs" in capsys.readouterr().out
     assert installed(python).split() == []
