@@ -24,6 +24,7 @@ def test_the_small_pipeline_is_right_on_every_model(model: str) -> None:
     assert all((ratio.ulps or 0) < TOLERANCE / 8 for ratio in verdict.parameters.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["dense", "batch-norm", "moe"])
 def test_the_number_of_microbatches_is_found(model: str) -> None:
     class Eight(Small):
@@ -58,6 +59,7 @@ def test_every_method_of_ours_is_right_or_stale_as_it_is(method: str) -> None:
     assert all(fault.startswith("stale by") for fault in verdict.classes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["tied", "skips", "batch-norm", "tokens", "odd"])
 def test_the_pipelined_module_is_right(model: str) -> None:
     verdict = verdict_on(Module, model)
@@ -112,6 +114,7 @@ class AutocastSummed(Autocast, DeepSpeed7773):
     pass
 
 
+@pytest.mark.long
 def test_a_lower_precision_that_is_stated_is_no_fault_and_hides_none() -> None:
     verdict = verdict_on(Autocast, "tied")
     assert verdict.ok, verdict.text
