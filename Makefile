@@ -77,7 +77,7 @@ devices: $(STAMP) ## train every schedule with every feature on a simulated acce
 gpu: $(STAMP) ## the same on the GPUs here, and speed beside others
 	.venv/bin/python -m experiments.gpu.check
 
-attack: $(STAMP) ## misuse, kill and interrupt trainings: none may lose a bit (an hour)
+attack: $(STAMP) ## misuse, kill and interrupt trainings: none may lose a bit (20 minutes)
 	.venv/bin/python -m pytest -m "long or not long" $(PARALLEL) tests/attacks tests/people/test_processes.py \
 	  tests/engine/runs/test_refused_runs.py tests/experiments/study/test_trainings.py
 	.venv/bin/python -m experiments.attacks
