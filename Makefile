@@ -41,7 +41,7 @@ quick: $(STAMP) ## run the tests only
 	@.venv/bin/python -m compileall -q pipekit experiments # else each process compiles where none writes
 	.venv/bin/python -m pytest $(PARALLEL)
 
-long: $(STAMP) ## run the tests that take more than 5 s each (3 minutes)
+long: $(STAMP) ## run the tests that take more than 5 s each (4 minutes)
 	.venv/bin/python -m pytest -m long $(PARALLEL) $$(grep -rlE --include='test_*.py' 'mark\.long|sampled\(' tests)
 
 tables: $(STAMP) ## judge every table: all methods and ops, and each order of torch's messages (5 minutes)
