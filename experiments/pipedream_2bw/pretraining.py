@@ -69,7 +69,7 @@ VOCABULARY = {"gpt": BYTES, "bert": MASK + 1}
 
 @dataclass(frozen=True, kw_only=True)
 class PreTraining:
-    """All that a training depends on.
+    """All that a training depends on; more stages than layers are a ValueError.
 
     By AdamW with a learning rate that warms up and decays linearly; what the paper does not print
     is Megatron's (Shoeybi et al., 2019, section 4).
@@ -90,6 +90,15 @@ class PreTraining:
     seed: int  # of the weights, the order of the rows, the masks and the dropout
     rows: int  # windows of text to train on, as often as the steps need
     test_rows: int
+
+    def __post_init__(self) -> None:
+        with torch.device("meta"):
+            layers = len(self.build())
+        if self.stages > layers:
+            raise ValueError(
+                f"{self.stages} stages of a {self.network} with {layers} layers: use at most "
+                f"{layers} stages, or more blocks"
+            )
 
     def optimizer(self, parameters: list[nn.Parameter]) -> AdamW:
         groups = [  # biases and norms have no weight decay

@@ -146,4 +146,6 @@ def _one_row(make: Callable[..., nn.Sequential], size: str, part: float) -> Prof
     block = replace(block, saved_bytes=block.saved_bytes + SCORES_BYTES * heads * SEQUENCE**2)
     probabilities = LOSS_BYTES / WEIGHT_BYTES * head.output_bytes
     head = replace(head, saved_bytes=head.saved_bytes + probabilities)
-    return replace(profile, layers=(before, *[block] * layers, *norm, head))
+    numbered = enumerate((before, *[block] * layers, *norm, head))
+    named = (replace(each, name=f"{n} {each.name.split()[1]}") for n, each in numbered)
+    return replace(profile, layers=tuple(named))

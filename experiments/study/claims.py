@@ -121,15 +121,17 @@ def settled(claim: str, rounds: Sequence[Found], simulated: Found | None) -> Fou
     """Return what rounds have found of a claim, by its id, as one value with its repeats.
 
     A number is the median of its rounds, each of a list by itself; a truth value or a text is what
-    most rounds found. The note is that of a round that found it, or of the first. Invalid rounds
-    count only if there are no others. The simulation stands in where not all emulations count or
-    confirm it, and where it is within :data:`KNOWN_ERROR` of the criterion; a value that is
-    labelled emulated even then has no clock in it, say the engine's bytes, and stays.
+    most rounds found. The note is that of the round nearest to it. Invalid rounds count only if
+    there are no others. The simulation stands in where not all emulations count or confirm it, and
+    where it is within :data:`KNOWN_ERROR` of the criterion; a value that is labelled emulated even
+    then has no clock in it, say the engine's bytes, and stays.
     """
+    if len({each.label for each in rounds}) > 1:
+        raise ValueError(f"the rounds differ in what they found of {claim}")
     valid = [each for each in rounds if not each.invalid] or list(rounds)
     values = [each.value for each in valid]
     middle = _middle(values)
-    own = next((each for each in valid if each.value == middle), valid[0])
+    own = min(valid, key=lambda each: _distance(each.value, middle))
     if len(values) > 1:
         own = replace(own, value=middle, repeats=tuple(values))
     if simulated is None or own.invalid or own.shown_only or simulated.label != "simulated":
@@ -155,6 +157,14 @@ def _middle(values: Sequence[Any]) -> Any:
     if isinstance(values[0], bool | str):
         return max(values, key=values.count)
     return values[0] if len(set(values)) == 1 else median(values)
+
+
+def _distance(value: Any, middle: Any) -> float:
+    if isinstance(middle, list):
+        return sum(_distance(v, m) for v, m in zip(value, middle, strict=True))
+    if isinstance(middle, bool | str):
+        return float(value != middle)
+    return float(abs(value - middle) / (abs(middle) or 1))
 
 
 Changed = tuple[str, str, tuple[Any, ...], Mapping[str, Any]]

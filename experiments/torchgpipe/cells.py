@@ -57,6 +57,9 @@ def unet_balance(published: Sequence[int], convolutions: int) -> tuple[int, ...]
     cell = [4] * convolutions
     sizes = [*([*cell, 2] * DEPTH), *cell, *([2, *cell] * DEPTH), 1]
     ends = [0, *accumulate(sizes)]
+    if (found := sum(published)) != ends[-1]:
+        what = f"a U-Net of {convolutions} convolutions has {ends[-1]} layers there"
+        raise ValueError(f"{what}, not {found}")
     cuts = [
         min(range(len(ends)), key=lambda layer: abs(ends[layer] - cut))
         for cut in (0, *accumulate(published))

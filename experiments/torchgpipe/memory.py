@@ -76,12 +76,13 @@ def profile_of(convolutions: int, channels: int) -> Profile:
     times = [convolutions - 2 if number % 4 == 1 else 1 for number in range(len(shallow))]
     first = [0, *accumulate(times)]
     pairs = zip(shallow.layers, times, strict=True)
-    layers = (layer for layer, count in pairs for _ in range(count))
+    layers = [layer for layer, count in pairs for _ in range(count)]
+    named = (replace(each, name=f"{n} {each.name.split()[1]}") for n, each in enumerate(layers))
     skips = (
         replace(skip, source=first[skip.source], destination=first[skip.destination])
         for skip in shallow.skips
     )
-    return replace(shallow, layers=tuple(layers), skips=tuple(skips))
+    return replace(shallow, layers=tuple(named), skips=tuple(skips))
 
 
 @cache

@@ -57,7 +57,7 @@ def merged(*values: object, label: str = "emulated", claim: str = CLAIM) -> Foun
 
 
 class TestRounds:
-    def test_numbers_are_medians_and_the_middle_round_speaks(self) -> None:
+    def test_numbers_are_medians_and_the_nearest_round_speaks(self) -> None:
         found = merged(3.0, 1.0, 2.0)
         assert (found.value, found.note, found.repeats) == (2.0, "2.0", (3.0, 1.0, 2.0))
 
@@ -71,6 +71,11 @@ class TestRounds:
     def test_a_single_round_keeps_its_own_repeats(self) -> None:
         alone = Found(2.0, label="measured", repeats=(1.0, 2.0, 3.0))
         assert settled(CLAIM, [alone], None) == alone
+
+    def test_rounds_of_other_labels_are_refused(self) -> None:
+        rounds = [Found(1, label="exact"), Found(1, label="measured")]
+        with pytest.raises(ValueError, match=f"differ in what they found of {CLAIM}"):
+            settled(CLAIM, rounds, None)
 
 
 def test_an_emulation_beside_its_simulation_is_invalid() -> None:

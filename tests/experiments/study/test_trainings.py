@@ -51,10 +51,12 @@ WHOLE = Course.of({"label": "measured"}, epoch=[0, 1], loss=[math.inf, 2.0]).mod
 @pytest.mark.parametrize(
     "text",
     [
-        WHOLE[: len(WHOLE) // 2],
+        *("", WHOLE[: len(WHOLE) // 2], "null", "[]", "{}", '{"points": {}}'),
+        WHOLE.replace("2.0", "NaN"),
         WHOLE.replace("2.0", "1e999"),
         WHOLE.replace(",2.0", ""),
         '{"points": {"epoch": []}}',
+        '{"points": {"epoch": ["zero"]}}',
     ],
 )
 def test_a_training_that_was_cut_off_or_edited_is_named(tmp_path: Path, text: str) -> None:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.torchgpipe import ablation, cells
-from experiments.torchgpipe.ablation import ROWS, Components
+from experiments.torchgpipe import cells, host
 from experiments.torchgpipe.cells import (
     TABLE2,
     TABLE3,
@@ -16,6 +15,7 @@ from experiments.torchgpipe.cells import (
     printed_cell,
     unet_balance,
 )
+from experiments.torchgpipe.host import ROWS, Components
 from pipekit.clusters import flat
 from pipekit.models import PUBLISHED
 from pipekit.profiling import LayerProfile, Profile
@@ -65,6 +65,8 @@ def test_a_cut_within_a_convolution_goes_to_its_nearer_end() -> None:
     assert unet_balance([4, whole - 4], 1) == (1, 21)
     assert unet_balance([5 + 2, whole - 7], 1) == (2, 20)
     assert unet_balance([9, whole - 9], 1) == (3, 19)
+    with pytest.raises(ValueError, match="has 65 layers there, not 64"):
+        unet_balance([whole - 1], 1)
 
 
 def test_a_printed_cell_is_the_ledgers() -> None:
@@ -86,7 +88,7 @@ def costs(*seconds: tuple[float, float], output_bytes: float = 0.5) -> Profile:
 
 
 def traced(stages: int, m: int, has: Components, **more: Any) -> Trace:
-    return ablation.simulated(equal(stages, m), costs(*[(1, 2)] * stages, **more), LINKS, has)
+    return host.simulated(equal(stages, m), costs(*[(1, 2)] * stages, **more), LINKS, has)
 
 
 def events(trace: Trace, device: int) -> list[str]:
@@ -103,7 +105,7 @@ def test_with_order_and_streams_it_is_what_workers_do(
 ) -> None:
     profile, one = costs(*seconds, output_bytes=size), equal(len(seconds), m)
     expected = cells.simulated(one, profile, LINKS).makespan_s
-    assert ablation.simulated(one, profile, LINKS, ALL).makespan_s == expected
+    assert host.simulated(one, profile, LINKS, ALL).makespan_s == expected
 
 
 def test_without_order_devices_go_backward_one_after_the_other() -> None:

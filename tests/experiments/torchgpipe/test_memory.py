@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from experiments.torchgpipe import memory
-from experiments.torchgpipe.ablation import one_device
+from experiments.torchgpipe.autograd_nodes import one_device
 from pipekit.clusters.papers import P40
 from pipekit.models import unet
 from pipekit.profiling import Profile

@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.zoo import comparison
-from experiments.zoo.comparison import FORMS, Setting
+from experiments.zoo.closed_forms import FORMS, Setting
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 from tests.emulation.own_time import own_time
 
