@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pipekit.choices import meant
 from pipekit.host.provenance import provenance
 from pipekit.ledger.ledger import Claim, load
-from pipekit.ledger.outcomes import Cause, Outcome, Record, judge
+from pipekit.ledger.outcomes import OURS, Cause, Outcome, Record, judge
 from pipekit.ledger.spread import Error
 from pipekit.reading import first_fault, parse_json, read_text
 
@@ -65,8 +65,15 @@ def record(
         hint = meant(id, load()) or "; see the column id of data/claims.csv"
         raise ValueError(f"no claim is named {id!r}{hint}")
     folder = Path(results_dir)
-    if figure is not None and not (folder / figure).exists():
-        raise ValueError(f"no figure is named {figure} in {folder}: save it before recording")
+    if figure is not None:
+        if Path(figure).name != figure or Path(figure).suffix not in (".svg", ".png"):
+            raise ValueError(f"figure must be the name of an .svg or .png file, not {figure!r}")
+        if not (folder / figure).exists():
+            raise ValueError(f"no figure is named {figure} in {folder}: save it before recording")
+    if label not in OURS:
+        raise ValueError(
+            f"label must be one of {', '.join(OURS)}, not {label!r}: a record is our own value"
+        )
     try:
         entry = Record(
             id=id,

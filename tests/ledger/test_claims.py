@@ -14,6 +14,7 @@ from pipekit.ledger.criteria import parse
 from pipekit.ledger.ledger import load
 from pipekit.ledger.outcomes import Cause, Outcome, Status, weaker
 from pipekit.ledger.report import write
+from pipekit.ledger.report.tables import scores
 from tests.hostile import damaged_json, damaged_text, read_or_refuse
 
 SPEEDUP = "pipedream-table1-vgg16-8A-pp-speedup"  # 7.04 x, within 15%, wanted emulated
@@ -88,12 +89,14 @@ class TestRecord:
             ({"id": SPEEDUP + "s"}, f"did you mean '{SPEEDUP}'"),
             ({"id": "?"}, "see the column id of data/claims.csv"),
             ({"label": "guessed"}, "must be one of measured, emulated, simulated, exact"),
-            ({"label": "paper"}, "each label must be one of measured, emulated, simulated, exact"),
+            ({"label": "paper"}, "a record is our own value"),
             ({"value": float("nan")}, "record a finite number"),
             ({"value": [1.0, np.inf]}, "record a finite number"),
             ({"value": None}, "not a NoneType"),
             ({"value": {"a": 1}}, "not a dict"),
             ({"figure": "bars.svg"}, "save it before recording"),
+            ({"figure": "../bars.svg"}, "must be the name of an .svg or .png file"),
+            ({"figure": "bars.html"}, "must be the name of an .svg or .png file"),
             ({"repeats": [7.0, [7.0]]}, "must be of the same shape as its value"),
             ({"repeats": [7.0, float("inf")]}, "record a finite number"),
             ({"started": object()}, "Unable to serialize"),
@@ -245,6 +248,18 @@ class TestLabels:
         assert outcome.status is Status.PASS
         assert outcome.label_note == "wanted emulated, ours simulated"
         assert claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path).label_note == ""
+
+
+class TestScores:
+    def test_claims_are_counted_by_status_and_how_they_were_decided(self, tmp_path: Path) -> None:
+        claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path)
+        claims.record("pipedream-eq-noam", False, "exact", results_dir=tmp_path)
+        claims.record("pipedream-vsync-more-state", [4, 1], "measured", results_dir=tmp_path)
+        found = scores(claims.outcomes(tmp_path)).set_index("paper")
+        asked = ["claims", "pass", "miss", "weakly decided"]
+        assert found.loc["pipedream", asked].tolist() == [164, 2, 1, 1]
+        assert found.loc["all", asked].tolist() == [len(load()), 2, 1, 1]
+        assert list(found.index) == [*dict.fromkeys(c.paper for c in load().values()), "all"]
 
 
 RECORD = {

@@ -88,6 +88,9 @@ def test_without_gpipe_the_largest_minibatch_is_what_fits() -> None:
     assert alone.peak_bytes < 8 * 2**30 < 2 * alone.peak_bytes
     pipelined = fitting(PROFILE, named("pipeline-4"))
     assert (pipelined.scenario.minibatch, pipelined.plan.microbatch_rows) == (128, 8)
+    huge = replace(PROFILE, layers=(replace(HEAVY, parameter_bytes=1e10),))
+    with pytest.raises(ValueError, match="use more stages"):
+        fitting(huge, named("naive-1"))
 
 
 def test_a_parameter_takes_12_bytes() -> None:
@@ -122,7 +125,7 @@ def test_another_precision_leaves_the_training_alone() -> None:
     assert {p.dtype for p in training.model.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize("recompute", ["never", "always"])
+@pytest.mark.parametrize("recompute", ["never", "except_last", "always"])
 def test_moving_averages_count_a_whole_minibatch_once(recompute: Recompute) -> None:
     found = consistency.moving_averages(digits().batches(32)[:3], 3, 4, recompute)
     assert found["apart"] < 1e-6
