@@ -5,54 +5,56 @@ from typing import TYPE_CHECKING, Any
 from pipekit.extras import imported
 
 if TYPE_CHECKING:
-    from pipekit import (
-        clusters,
-        datasets,
-        emulation,
-        explore,
-        measured,
-        models,
-        oracle,
-        planning,
-        plots,
-        profiling,
-        schedules,
-        searching,
-        simulation,
-        staleness,
-        traces,
-    )
-    from pipekit.emulation.emulate import emulate
-    from pipekit.engine import (
-        Checkpoints,
-        Execution,
-        Pipeline,
-        PipelinedModule,
-        Run,
-        Stalled,
-        Updates,
-        Watch,
-        WorkerDied,
-        measure_memory,
-    )
-    from pipekit.host.user_frames import PipekitWarning
-    from pipekit.layers import skips
-    from pipekit.layers.batch_norm import DeferredBatchNorm, convert_batch_norm
-    from pipekit.layers.pass_state import is_checkpointing, is_recomputing
-    from pipekit.ledger import claims
-    from pipekit.losses.losses import LossScale, MeanOver
-    from pipekit.measured import explain, read_trace
-    from pipekit.partition.stages import stages
-    from pipekit.performance.recommend import recommend
-    from pipekit.planning import plan
-    from pipekit.plans import Plan
-    from pipekit.profiling import Profile
-    from pipekit.profiling.measured import profile
-    from pipekit.schedules import Schedule, ScheduleError
-    from pipekit.searching.search import search
-    from pipekit.simulation.simulate import simulate
-    from pipekit.torch_pipelining import torch_runtime
-    from pipekit.traces import Memory, Trace
+    from pipekit import clusters as clusters
+    from pipekit import datasets as datasets
+    from pipekit import emulation as emulation
+    from pipekit import explore as explore
+    from pipekit import measured as measured
+    from pipekit import models as models
+    from pipekit import oracle as oracle
+    from pipekit import planning as planning
+    from pipekit import plots as plots
+    from pipekit import profiling as profiling
+    from pipekit import schedules as schedules
+    from pipekit import searching as searching
+    from pipekit import simulation as simulation
+    from pipekit import staleness as staleness
+    from pipekit import traces as traces
+    from pipekit.emulation.emulate import emulate as emulate
+    from pipekit.engine import Checkpoints as Checkpoints
+    from pipekit.engine import Execution as Execution
+    from pipekit.engine import Pipeline as Pipeline
+    from pipekit.engine import PipelinedModule as PipelinedModule
+    from pipekit.engine import Run as Run
+    from pipekit.engine import Stalled as Stalled
+    from pipekit.engine import Updates as Updates
+    from pipekit.engine import Watch as Watch
+    from pipekit.engine import WorkerDied as WorkerDied
+    from pipekit.engine import measure_memory as measure_memory
+    from pipekit.host.user_frames import PipekitWarning as PipekitWarning
+    from pipekit.layers import skips as skips
+    from pipekit.layers.batch_norm import DeferredBatchNorm as DeferredBatchNorm
+    from pipekit.layers.batch_norm import convert_batch_norm as convert_batch_norm
+    from pipekit.layers.pass_state import is_checkpointing as is_checkpointing
+    from pipekit.layers.pass_state import is_recomputing as is_recomputing
+    from pipekit.ledger import claims as claims
+    from pipekit.losses.losses import LossScale as LossScale
+    from pipekit.losses.losses import MeanOver as MeanOver
+    from pipekit.measured import explain as explain
+    from pipekit.measured import read_trace as read_trace
+    from pipekit.partition.stages import stages as stages
+    from pipekit.performance.recommend import recommend as recommend
+    from pipekit.planning import plan as plan
+    from pipekit.plans import Plan as Plan
+    from pipekit.profiling import Profile as Profile
+    from pipekit.profiling.measured import profile as profile
+    from pipekit.schedules import Schedule as Schedule
+    from pipekit.schedules import ScheduleError as ScheduleError
+    from pipekit.searching.search import search as search
+    from pipekit.simulation.simulate import simulate as simulate
+    from pipekit.torch_pipelining import torch_runtime as torch_runtime
+    from pipekit.traces import Memory as Memory
+    from pipekit.traces import Trace as Trace
 
 _CONTENTS = {
     "emulation": "emulate",
@@ -78,62 +80,16 @@ _CONTENTS = {
 _HOMES = {name: module for module, names in _CONTENTS.items() for name in names.split()}
 """The module of each function and class."""
 
-__all__ = [
-    "Checkpoints",
-    "DeferredBatchNorm",
-    "Execution",
-    "LossScale",
-    "MeanOver",
-    "Memory",
-    "PipekitWarning",
-    "Pipeline",
-    "PipelinedModule",
-    "Plan",
-    "Profile",
-    "Run",
-    "Schedule",
-    "ScheduleError",
-    "Stalled",
-    "Trace",
-    "Updates",
-    "Watch",
-    "WorkerDied",
-    "claims",
-    "clusters",
-    "convert_batch_norm",
-    "datasets",
-    "emulate",
-    "emulation",
-    "explain",
-    "explore",
-    "is_checkpointing",
-    "is_recomputing",
-    "measure_memory",
-    "measured",
-    "models",
-    "oracle",
-    "plan",
-    "planning",
-    "plots",
-    "profile",
-    "profiling",
-    "read_trace",
-    "recommend",
-    "schedules",
-    "search",
-    "searching",
-    "simulate",
-    "simulation",
-    "skips",
-    "stages",
-    "staleness",
-    "torch_runtime",
-    "traces",
-]
-
-_MODULES = {name: name for name in __all__ if name not in _HOMES}
-_MODULES |= {"claims": "ledger.claims", "skips": "layers.skips"}
+_PACKAGES = {
+    "": "clusters datasets emulation explore measured models oracle planning plots profiling "
+    "schedules searching simulation staleness traces",
+    "layers.": "skips",
+    "ledger.": "claims",
+}
+_MODULES = {name: home + name for home, names in _PACKAGES.items() for name in names.split()}
 """Likewise of each module."""
+
+__all__ = sorted([*_HOMES, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:

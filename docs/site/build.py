@@ -159,7 +159,7 @@ def api_page() -> str:
 def api_module(name: str) -> str:
     """Write a module's page."""
     module = f"pipekit.{name}"
-    gathers = hasattr(importlib.import_module(module), "__all__")  # what its parts export
+    gathers = hasattr(importlib.import_module(module), "__path__")  # what its parts export
     auto = f".. automodule:: {module}\n   :members:\n" + "   :imported-members:\n" * gathers
     write(f"api/{name}", f"# {module}\n\n```{{eval-rst}}\n{auto}```\n")
     return name

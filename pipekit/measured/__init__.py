@@ -1,16 +1,9 @@
 """Other people's runs: recorded traces, read, named and explained."""
 
-from pipekit.measured.explanation import Explanation, compared, explain
-from pipekit.measured.formats.kineto import label_actions
-from pipekit.measured.read import read_trace
-from pipekit.measured.recognition import Recognition, recognise
-
-__all__ = [
-    "Explanation",
-    "Recognition",
-    "compared",
-    "explain",
-    "label_actions",
-    "read_trace",
-    "recognise",
-]
+from pipekit.measured.explanation import Explanation as Explanation
+from pipekit.measured.explanation import compared as compared
+from pipekit.measured.explanation import explain as explain
+from pipekit.measured.formats.kineto import label_actions as label_actions
+from pipekit.measured.read import read_trace as read_trace
+from pipekit.measured.recognition import Recognition as Recognition
+from pipekit.measured.recognition import recognise as recognise

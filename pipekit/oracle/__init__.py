@@ -4,6 +4,5 @@ Nothing here knows schedules, workers or transports: a pipeline method is only t
 weights that each stage reads (:mod:`pipekit.oracle.versions`).
 """
 
-from pipekit.oracle.train import OracleRun, train
-
-__all__ = ["OracleRun", "train"]
+from pipekit.oracle.train import OracleRun as OracleRun
+from pipekit.oracle.train import train as train

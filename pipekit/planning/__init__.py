@@ -1,20 +1,11 @@
 """Which layers run on which workers: the planners of the papers, predicting in closed form."""
 
-from pipekit.planning.balance import balance, balanced
-from pipekit.planning.interleaved import interleaved
-from pipekit.planning.pipedream import pipedream
-from pipekit.planning.plan import PLANNERS, plan
-from pipekit.planning.recomputation import layers_to_recompute
-from pipekit.planning.sweep import parallel_pipelines, sweep
-
-__all__ = [
-    "PLANNERS",
-    "balance",
-    "balanced",
-    "interleaved",
-    "layers_to_recompute",
-    "parallel_pipelines",
-    "pipedream",
-    "plan",
-    "sweep",
-]
+from pipekit.planning.balance import balance as balance
+from pipekit.planning.balance import balanced as balanced
+from pipekit.planning.interleaved import interleaved as interleaved
+from pipekit.planning.pipedream import pipedream as pipedream
+from pipekit.planning.plan import PLANNERS as PLANNERS
+from pipekit.planning.plan import plan as plan
+from pipekit.planning.recomputation import layers_to_recompute as layers_to_recompute
+from pipekit.planning.sweep import parallel_pipelines as parallel_pipelines
+from pipekit.planning.sweep import sweep as sweep

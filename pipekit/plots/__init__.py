@@ -1,24 +1,14 @@
 """Pictures of schedules, runs and results: plotly figures, each saved as a static SVG and a CSV."""
 
-from pipekit.plots.breakdown import breakdown
-from pipekit.plots.completion import check
-from pipekit.plots.memory import memory
-from pipekit.plots.moving import moving
-from pipekit.plots.save import save, svg
-from pipekit.plots.series import bands, curves, intervals, points
-from pipekit.plots.timeline import compare, timeline
-
-__all__ = [
-    "bands",
-    "breakdown",
-    "check",
-    "compare",
-    "curves",
-    "intervals",
-    "memory",
-    "moving",
-    "points",
-    "save",
-    "svg",
-    "timeline",
-]
+from pipekit.plots.breakdown import breakdown as breakdown
+from pipekit.plots.completion import check as check
+from pipekit.plots.memory import memory as memory
+from pipekit.plots.moving import moving as moving
+from pipekit.plots.save import save as save
+from pipekit.plots.save import svg as svg
+from pipekit.plots.series import bands as bands
+from pipekit.plots.series import curves as curves
+from pipekit.plots.series import intervals as intervals
+from pipekit.plots.series import points as points
+from pipekit.plots.timeline import compare as compare
+from pipekit.plots.timeline import timeline as timeline

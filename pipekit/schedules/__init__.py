@@ -1,101 +1,62 @@
 """Pipeline methods as tables of tasks: built, drawn, checked and lowered to what workers run."""
 
-from pipekit.schedules.check import Report, check
-from pipekit.schedules.formats.text import draw
-from pipekit.schedules.lowering.lower import lower
-from pipekit.schedules.lowering.steps import Message, Step, Steps
-from pipekit.schedules.methods.bubbles import filled, pipefisher, recomputed
-from pipekit.schedules.methods.flushed import flushed
-from pipekit.schedules.methods.gpipe import gpipe, inference, model_parallel
-from pipekit.schedules.methods.looped import (
-    gis,
-    gis_h,
-    hanayo,
-    interleaved,
-    interleaved_zero_bubble,
-    looped_bfs,
-)
-from pipekit.schedules.methods.offloading import bpipe, offloaded, pipe_offload
-from pipekit.schedules.methods.one_f_one_b import (
-    alternate,
-    eager,
-    flush,
-    seq1f1b,
-    terapipe,
-    zb_h1,
-    zb_h2,
-)
-from pipekit.schedules.methods.pipedream import asp, optimal_in_flight, paci, pipedream
-from pipekit.schedules.methods.replicate import replicate
-from pipekit.schedules.methods.two_bw import two_bw
-from pipekit.schedules.methods.two_directions import chimera, dualpipe, dualpipe_v
-from pipekit.schedules.methods.v_shaped import v_half, v_min, zb_v
-from pipekit.schedules.methods.weights import sharded, sharded_bfs, weipipe
-from pipekit.schedules.ops import OPS, Item, Op, Payload
-from pipekit.schedules.replay import slots
-from pipekit.schedules.schedule import Schedule, parse, read_csv
-from pipekit.schedules.task import ScheduleError, Task
-from pipekit.schedules.transfers import DISCARD, GATHER, LOAD, OFFLOAD, SUM
-
-__all__ = [
-    "DISCARD",
-    "GATHER",
-    "LOAD",
-    "OFFLOAD",
-    "OPS",
-    "SUM",
-    "Item",
-    "Message",
-    "Op",
-    "Payload",
-    "Report",
-    "Schedule",
-    "ScheduleError",
-    "Step",
-    "Steps",
-    "Task",
-    "alternate",
-    "asp",
-    "bpipe",
-    "check",
-    "chimera",
-    "draw",
-    "dualpipe",
-    "dualpipe_v",
-    "eager",
-    "filled",
-    "flush",
-    "flushed",
-    "gis",
-    "gis_h",
-    "gpipe",
-    "hanayo",
-    "inference",
-    "interleaved",
-    "interleaved_zero_bubble",
-    "looped_bfs",
-    "lower",
-    "model_parallel",
-    "offloaded",
-    "optimal_in_flight",
-    "paci",
-    "parse",
-    "pipe_offload",
-    "pipedream",
-    "pipefisher",
-    "read_csv",
-    "recomputed",
-    "replicate",
-    "seq1f1b",
-    "sharded",
-    "sharded_bfs",
-    "slots",
-    "terapipe",
-    "two_bw",
-    "v_half",
-    "v_min",
-    "weipipe",
-    "zb_h1",
-    "zb_h2",
-    "zb_v",
-]
+from pipekit.schedules.check import Report as Report
+from pipekit.schedules.check import check as check
+from pipekit.schedules.formats.text import draw as draw
+from pipekit.schedules.lowering.lower import lower as lower
+from pipekit.schedules.lowering.steps import Message as Message
+from pipekit.schedules.lowering.steps import Step as Step
+from pipekit.schedules.lowering.steps import Steps as Steps
+from pipekit.schedules.methods.bubbles import filled as filled
+from pipekit.schedules.methods.bubbles import pipefisher as pipefisher
+from pipekit.schedules.methods.bubbles import recomputed as recomputed
+from pipekit.schedules.methods.flushed import flushed as flushed
+from pipekit.schedules.methods.gpipe import gpipe as gpipe
+from pipekit.schedules.methods.gpipe import inference as inference
+from pipekit.schedules.methods.gpipe import model_parallel as model_parallel
+from pipekit.schedules.methods.looped import gis as gis
+from pipekit.schedules.methods.looped import gis_h as gis_h
+from pipekit.schedules.methods.looped import hanayo as hanayo
+from pipekit.schedules.methods.looped import interleaved as interleaved
+from pipekit.schedules.methods.looped import interleaved_zero_bubble as interleaved_zero_bubble
+from pipekit.schedules.methods.looped import looped_bfs as looped_bfs
+from pipekit.schedules.methods.offloading import bpipe as bpipe
+from pipekit.schedules.methods.offloading import offloaded as offloaded
+from pipekit.schedules.methods.offloading import pipe_offload as pipe_offload
+from pipekit.schedules.methods.one_f_one_b import alternate as alternate
+from pipekit.schedules.methods.one_f_one_b import eager as eager
+from pipekit.schedules.methods.one_f_one_b import flush as flush
+from pipekit.schedules.methods.one_f_one_b import seq1f1b as seq1f1b
+from pipekit.schedules.methods.one_f_one_b import terapipe as terapipe
+from pipekit.schedules.methods.one_f_one_b import zb_h1 as zb_h1
+from pipekit.schedules.methods.one_f_one_b import zb_h2 as zb_h2
+from pipekit.schedules.methods.pipedream import asp as asp
+from pipekit.schedules.methods.pipedream import optimal_in_flight as optimal_in_flight
+from pipekit.schedules.methods.pipedream import paci as paci
+from pipekit.schedules.methods.pipedream import pipedream as pipedream
+from pipekit.schedules.methods.replicate import replicate as replicate
+from pipekit.schedules.methods.two_bw import two_bw as two_bw
+from pipekit.schedules.methods.two_directions import chimera as chimera
+from pipekit.schedules.methods.two_directions import dualpipe as dualpipe
+from pipekit.schedules.methods.two_directions import dualpipe_v as dualpipe_v
+from pipekit.schedules.methods.v_shaped import v_half as v_half
+from pipekit.schedules.methods.v_shaped import v_min as v_min
+from pipekit.schedules.methods.v_shaped import zb_v as zb_v
+from pipekit.schedules.methods.weights import sharded as sharded
+from pipekit.schedules.methods.weights import sharded_bfs as sharded_bfs
+from pipekit.schedules.methods.weights import weipipe as weipipe
+from pipekit.schedules.ops import OPS as OPS
+from pipekit.schedules.ops import Item as Item
+from pipekit.schedules.ops import Op as Op
+from pipekit.schedules.ops import Payload as Payload
+from pipekit.schedules.replay import slots as slots
+from pipekit.schedules.schedule import Schedule as Schedule
+from pipekit.schedules.schedule import parse as parse
+from pipekit.schedules.schedule import read_csv as read_csv
+from pipekit.schedules.task import ScheduleError as ScheduleError
+from pipekit.schedules.task import Task as Task
+from pipekit.schedules.transfers import DISCARD as DISCARD
+from pipekit.schedules.transfers import GATHER as GATHER
+from pipekit.schedules.transfers import LOAD as LOAD
+from pipekit.schedules.transfers import OFFLOAD as OFFLOAD
+from pipekit.schedules.transfers import SUM as SUM

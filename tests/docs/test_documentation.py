@@ -27,15 +27,13 @@ DESCRIBED_ELSEWHERE = re.compile(r"\A[^\n]*\b[Ss]ee :(?:func|meth):`(?:pipekit\.
 
 
 def exported(module: str) -> Iterator[tuple[str, Any]]:
-    """Yield the functions and classes of ``__all__``; without one, those defined there."""
+    """Yield the functions and classes of a package's parts, or those defined in a module."""
     home = importlib.import_module(module)
-    defined = [
-        name
-        for name, value in vars(home).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module
-    ]
-    for name in getattr(home, "__all__", defined):
-        if inspect.isroutine(value := getattr(home, name)) or inspect.isclass(value):
+    parts = f"{module}." if hasattr(home, "__path__") else module
+    for name in [*getattr(home, "__all__", vars(home))]:
+        value = getattr(home, name)
+        named = inspect.isroutine(value) or inspect.isclass(value)
+        if not name.startswith("_") and named and value.__module__.startswith(parts):
             yield f"{module}.{name}", value
 
 

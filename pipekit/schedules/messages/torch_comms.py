@@ -22,7 +22,7 @@ _WAYS = {"SEND": TransferKind.SEND, "RECV": TransferKind.RECEIVE}
 _PAYLOADS = {"F": Payload.ACTIVATION, "B": Payload.GRADIENT}
 
 
-def read(source: str | os.PathLike[str]) -> MessageProgram:
+def read_torch_comms(source: str | os.PathLike[str]) -> MessageProgram:
     """Read torch's table with its sends and receives: a file's path, or a text with line breaks.
 
     Raises:
@@ -57,7 +57,7 @@ def read(source: str | os.PathLike[str]) -> MessageProgram:
     return MessageProgram(schedule, tuple(map(tuple, workers)), "of the file")
 
 
-def write(program: MessageProgram) -> str:
+def write_torch_comms(program: MessageProgram) -> str:
     """Return a program as torch's CSV, without updates, which torch leaves to the training loop.
 
     Raises:
