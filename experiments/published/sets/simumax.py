@@ -25,7 +25,7 @@ _FRAMEWORK = replace(
 _GRADIENT_BYTES = 4
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _TimedLinks(Links):
     """A node's links, by the law that SimuMax fitted to all-gathers it timed."""
 
@@ -53,7 +53,7 @@ def _timed(path: Path) -> Links:
     read = read_json(path, dict[str, Any], "SimuMax's description of a system")
     law = read["networks"]["high_intra_node"]["op"]["all_gather"]
     fixed, each = (law[name] * 1e-6 for name in ("fixed_latency_us", "latency_us"))
-    return _TimedLinks(_B200, share=law["efficient_factor"], fixed_s=fixed, each_s=each)
+    return _TimedLinks(_B200, law["efficient_factor"], fixed, each)
 
 
 def _deepseek(name: str, hidden: int, width: int, experts: Experts, vocabulary: int) -> Shape:
