@@ -2,11 +2,8 @@
 
 import os
 import platform
-import queue
-import statistics
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level
@@ -23,9 +20,9 @@ def local(workers: int | None = None) -> Cluster:
     """Measure this machine: its GPUs if it has any, else its CPU shared out among workers.
 
     Memory bandwidth counts both the reading and the writing of a copy.  The link is a copy from the
-    first GPU to the second, or through the common memory, and its latency a hand-over between two
-    threads.  (Threads on one CPU pass a tensor by reference:
-    ``local().calibrated("memory", math.inf, "passed by reference")``.)
+    first GPU to the second, or through the common memory, without latency: what the engine takes
+    for a message is :func:`pipekit.emulation.measured_host`'s.  (Threads on one CPU pass a tensor
+    by reference: ``local().calibrated("memory", math.inf, "passed by reference")``.)
 
     Args:
         workers: how many; by default one a GPU, or one a core.  More workers than GPUs share them
@@ -47,7 +44,6 @@ def local(workers: int | None = None) -> Cluster:
         workers,
         copied,
         Calibrated(copied, "a copy measured here"),
-        latency_s=_thread_handover_s(),
         shared=alone or not gpus,
     )
     return Cluster("this machine", device, (link,))
@@ -97,25 +93,3 @@ def _copied_per_second(source: "torch.device", target: "torch.device") -> float:
         synchronize(target)
         seconds.append(time.perf_counter() - start)
     return size / min(seconds[2:])
-
-
-def _thread_handover_s() -> float:
-    """Return the median seconds for an object to pass from one thread to another."""
-    rounds = 200
-    there: queue.SimpleQueue[float] = queue.SimpleQueue()
-    back: queue.SimpleQueue[float] = queue.SimpleQueue()
-    seconds = []
-
-    def answer() -> None:
-        for _ in range(rounds):
-            back.put(there.get())
-
-    with ThreadPoolExecutor(1, "pipekit-handover") as other:
-        answered = other.submit(answer)
-        for _ in range(rounds):
-            start = time.perf_counter()
-            there.put(start)
-            back.get()
-            seconds.append((time.perf_counter() - start) / 2)
-        answered.result()
-    return statistics.median(seconds)

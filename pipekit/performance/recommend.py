@@ -60,7 +60,7 @@ class RankedLayout:
     def reason(self) -> str:
         """Where the time of its slowest rank goes, and how full the fullest one is."""
         after = self.made.after_s / self.step_s
-        idle = 1 - self.layout.microbatches * max(self.made.busy_s) / self.step_s - after
+        idle = 1 - self.made.least_s / self.step_s
         full = max(self.peak_bytes)
         rank = self.peak_bytes.index(full)
         share = full / self.run.links.machine.device.memory_bytes

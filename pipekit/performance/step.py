@@ -54,14 +54,8 @@ class TrainingStep:
 
     @property
     def least_s(self) -> float:
-        """Seconds that a step of 1F1B takes at least: a worker's passes, and the way to and fro."""
-        least = apart = 0.0
-        links = (*(self.transfer_s or (0.0,) * (len(self.forward_s) - 1)), 0.0)
-        passes = zip(self.forward_s, self.backward_s, links, strict=True)
-        for own, (forward, backward, link) in zip(self.busy_s, passes, strict=False):
-            least = max(least, apart + self.microbatches * own)
-            apart += forward + backward + 2 * link
-        return least + self.after_s
+        """Seconds that a step takes at least: the passes of the busiest worker."""
+        return self.microbatches * max(self.busy_s) + self.after_s
 
     @property
     def busy_s(self) -> list[float]:

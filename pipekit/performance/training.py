@@ -22,9 +22,10 @@ class Framework:
 
     name: str  # constants are fitted for it and a device
     flash_attention: bool  # whether scores stay on chip (Dao et al., FlashAttention)
-    # Whether norms and residuals are split over tp, and tp's collectives run beside products
-    # (Korthikanti et al., arXiv 2205.05198); else the device waits for them.
+    # Whether norms and residuals are split over tp (Korthikanti et al., arXiv 2205.05198), and, if
+    # so, whether tp's collectives run beside products; else the device waits for them.
     sequence_parallel: bool
+    overlaps_tensor_parallel: bool
     residual_bytes: Pair  # of each element of a residual connection, dropout and bias included
     head_bytes: Pair  # of each element of queries and keys: biases and transposes, rotation
     logit_bytes: Pair  # of each logit, by the loss
@@ -46,6 +47,7 @@ MEGATRON_DEEPSPEED = Framework(
     "Megatron-DeepSpeed",
     flash_attention=False,
     sequence_parallel=False,
+    overlaps_tensor_parallel=False,
     residual_bytes=(7, 9),
     head_bytes=(8, 8),
     logit_bytes=(34, 14),
@@ -69,6 +71,7 @@ MEGATRON_CORE = Framework(
     "Megatron-Core",
     flash_attention=True,
     sequence_parallel=True,
+    overlaps_tensor_parallel=True,
     residual_bytes=(6, 4),
     head_bytes=(4, 4),
     logit_bytes=(10, 6),
@@ -149,16 +152,17 @@ class TrainingSetup:
     def tensor_parallel(self) -> PassCosts:
         """Return what a layer waits for tp: a sum of its outputs, another of their gradients.
 
-        With sequences split, two collectives forward and three backward run beside products, in as
-        many parts as there are ranks; only a part of each is not hidden (Wang et al., Overlap
-        Communication with Dependent Computation, ASPLOS 2023).
+        With sequences split there are two collectives forward and three backward.  Beside products
+        they run in as many parts as there are ranks, and only one part of each is not hidden (Wang
+        et al., Overlap Communication with Dependent Computation, ASPLOS 2023).
         """
         ranks = self.layout.tp
         if ranks == 1:
             return PassCosts()
         size = 2 * self.tokens * self.shape.hidden
         if self.framework.sequence_parallel:
-            each = (self.links.scatter(ranks, size) + 10e-6) / ranks
+            parts = ranks if self.framework.overlaps_tensor_parallel else 1
+            each = (self.links.scatter(ranks, size) + 10e-6) / parts
             return PassCosts(2 * each, 3 * each)
         late = self.framework.collective_launches * self.constants.overhead_s
         each = self.links.all_reduce(ranks, size) + late

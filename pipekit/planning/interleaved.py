@@ -25,8 +25,6 @@ _KEPT, _TRIED = 50_000, 200_000
 """So many states are kept before each worker, and for each stage of one."""
 _CLOSE, _WIDER = 1e-3, 1.5
 """How close to the least time the search ends, and how its steps upwards grow."""
-_POWER, _OVER = 24, 1e9
-"""Of the workers' loads, and on the squared shares of bytes over the limit, as cuts are moved."""
 
 
 def interleaved(
@@ -125,15 +123,16 @@ class _Loop:
 
     def best(self) -> Ints:
         """Return the cuts of the split, with the first and the last."""
-        even = np.cumsum([0, *best_split(self.seconds, self._stages, np.maximum)])
+        near = self._even(self.seconds)
+        held = np.stack([own.max(axis=0) for own in self.held], axis=1).reshape(-1, 1, 1)
+        kept = self._constant + held * self._each  # of each stage at its own peak
         if self._chunks == 1:
-            counts = np.ravel(self.held)[:, None, None]
-            tight = self._constant + counts * self._each > self._limit
-            split = best_split(np.where(tight, np.inf, self.seconds), self._stages, np.maximum)
-            return np.cumsum([0, *split]) if min(split) else even  # empty stages: nothing fits
-        near = self._eased(even)
-        self._near = self._until[near[self._dealt]]
+            split = self._even(np.where(kept > self._limit, np.inf, self.seconds))
+            return split if len({*split}) > self._stages else near  # empty stages: nothing fits
         fits = self.peaks(near).max() <= self._limit
+        if not fits:  # the search begins near stages that share bytes, not seconds
+            near = self._even(np.where(np.isfinite(self.seconds), kept, np.inf))
+        self._near = self._until[near[self._dealt]]
         best = near if fits else self._within(float(self._until[-1]))
         if best is None:
             return near
@@ -148,21 +147,9 @@ class _Loop:
                 self._near = self._until[best[self._dealt]]
         return best
 
-    def _eased(self, cuts: Ints) -> Ints:
-        """Return cuts moved, neighbours together, from workers that hold too much."""
-        numbers = np.arange(1, self._stages)
-        each, more = numbers[:, None, None], np.arange(self._workers)[:, None]
-        runs = ((each <= numbers) & (numbers <= each + more)).reshape(-1, len(numbers))
-        moves = np.pad(np.concatenate([0 * runs[:1], runs, -1 * runs]), ((0, 0), (1, 1)))
-        move = int(self.peaks(cuts).max() > self._limit)
-        while move:
-            tried = cuts + moves
-            over = np.maximum(self.peaks(tried) / self._limit - 1, 0)
-            bad = _OVER * over**2 + (self.loads(tried) / self.bound) ** _POWER
-            bad[np.isinf(self.seconds[tried[:, :-1], tried[:, 1:]]).any(axis=1)] = np.inf
-            move = int(bad.sum(axis=1).argmin())
-            cuts = tried[move]
-        return cuts
+    def _even(self, costs: Floats) -> Ints:
+        """Return the cuts whose costliest stage costs least."""
+        return np.cumsum([0, *best_split(costs, self._stages, np.maximum)])
 
     def _within(self, longest: float) -> Ints | None:
         """Return the most even split found that fits and keeps no worker busy for longer.

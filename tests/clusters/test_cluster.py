@@ -147,7 +147,6 @@ def test_a_cpu_is_shared_out_among_workers() -> None:
     assert 1e8 < link.used_bandwidth < 1e13
     assert link.shared
     assert link.effective is not None
-    assert 0 < link.latency_s < 0.1
     assert "measured here" in str(cluster)
     assert "nominal" not in str(cluster)
 

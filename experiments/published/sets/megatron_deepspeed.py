@@ -3,21 +3,19 @@ et al., vTrain, MICRO 2024), and BigScience's trials before BLOOM, 18 to 200 bil
 (Jean Zay, chronicles-prequel.md): rank only, since the authors saw the network vary by 40 %."""
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import ClassVar
 
 from pydantic import PositiveFloat, PositiveInt
 
-from experiments.published.published_set import DegreesRow, RowPrediction, given, layout_of
+from experiments.published.published_set import DegreesRow, RowPrediction, layout_of
 from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.layout import ParallelLayout, Recompute, on_gpus
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import Shape, gpt
-from pipekit.performance.terms.collectives import Curve, Links
+from pipekit.performance.terms.collectives import Links
 from pipekit.performance.training import MEGATRON_DEEPSPEED, TrainingSetup
-from pipekit.reading import read_table
 
 _A100 = machine("A100 80GB")
 _VTRAIN_NETWORK, _BIGSCIENCE_NETWORK = 100e9, 50e9
@@ -33,26 +31,12 @@ _FLOAT32_FROM = "02-28"  # since when gradients are summed in float32, beside th
 def _run(
     model: Shape, layout: ParallelLayout, network: float, constants: Constants, seq_tokens: int
 ) -> TrainingSetup:
-    links = Links(replace(_A100, network_bandwidth=network / 8), all_reduces())
+    links = Links(replace(_A100, network_bandwidth=network / 8))
     return TrainingSetup(model, layout, links, MEGATRON_DEEPSPEED, constants, "float16", seq_tokens)
 
 
 def _predicted(run: TrainingSetup, memory_bytes: float | None = None) -> RowPrediction:
-    given = ", measured all-reduces" if run.links.all_reduces else ""
-    return RowPrediction(step(run).seconds, "data sheet, fitted constants" + given, memory_bytes)
-
-
-@cache
-def all_reduces() -> dict[int, Curve]:
-    """Return the all-reduces of a node that vTrain gives in full; empty without its folder."""
-    path = given("vtrain/all_reduce_a100_one_node.csv")
-    if path is None:
-        return {}
-    groups = read_table(path).groupby("gpus")
-    return {
-        int(gpus): (rows["size_bytes"].to_numpy(), rows["all_reduce_us"].to_numpy() * 1e-6)
-        for gpus, rows in groups
-    }
+    return RowPrediction(step(run).seconds, "data sheet, fitted constants", memory_bytes)
 
 
 @dataclass(frozen=True)

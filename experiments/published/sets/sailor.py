@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import PositiveInt
 
 from experiments.published.published_set import DegreesRow, RowPrediction, given, layout_of
@@ -20,10 +21,10 @@ from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import shape
 from pipekit.performance.step import TrainingStep, in_flight
-from pipekit.performance.terms.collectives import Numbers
 from pipekit.performance.training import MEGATRON_DEEPSPEED, training
 from pipekit.reading import read_table
 
+Numbers = NDArray[np.float64]
 _DEVICES = {
     "GH-96": "GH200",
     "RTX-2080": "RTX 2080",

@@ -1,28 +1,59 @@
-"""simumax: Megatron-Core on one node of B200, by kernels that SimuMax timed one by one (v1.2)."""
+"""simumax: Megatron-Core on one node of B200 (Moore Threads, SimuMax v1.2)."""
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import ClassVar
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
 
 from pydantic import PositiveInt
 
-from experiments.published.published_set import DegreesRow, RowPrediction, layout_of
-from experiments.published.sets.simumax_kernels import System, head_passes, layer_passes, system
-from pipekit.performance.constants import DATA_SHEET, Constants
+from experiments.published.published_set import DegreesRow, RowPrediction, given, layout_of
+from pipekit.performance.constants import Constants
 from pipekit.performance.devices import machine
 from pipekit.performance.memory import peak_bytes
 from pipekit.performance.predict import step
 from pipekit.performance.shapes import MLP, SHAPES, Experts, LatentAttention, Shape, llama
-from pipekit.performance.step import TrainingStep
-from pipekit.performance.terms.kernels import total
-from pipekit.performance.terms.replicas import parameters
-from pipekit.performance.training import MEGATRON_CORE, TrainingSetup, training
+from pipekit.performance.terms.collectives import Links
+from pipekit.performance.training import MEGATRON_CORE, TrainingSetup, on
+from pipekit.reading import read_json
 
-_LAYER_KERNELS, _EXPERT_KERNELS = 20, 6
-"""That a layer waits for, forward and backward, and for each local expert more."""
-_GRADIENT_BYTES, _WEIGHT_BYTES = 4, 2
-_UPDATE_BYTES, _CLEAR_BYTES = 34, 4
-"""Moved for each weight of a shard by norm and Adam, and for each weight to clear gradients."""
+_B200 = machine("B200")
+_FRAMEWORK = replace(
+    MEGATRON_CORE, name="Megatron-Core without overlap", overlaps_tensor_parallel=False
+)
+"""Without Megatron-LM's ``--tp-comm-overlap``, as the given rows with tp 8 say by their seconds."""
+_GRADIENT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class _TimedLinks(Links):
+    """A node's links, by the law that SimuMax fitted to all-gathers it timed."""
+
+    share: float  # of the sheet's bandwidth that a large one gets
+    fixed_s: float
+    each_s: float  # for each other rank
+
+    def scatter(self, ranks: int, size: float, stride: int = 1) -> float:
+        """Return seconds of an all-gather with its latency; a reduce-scatter takes as long."""
+        if ranks == 1:
+            return 0.0
+        moved = (ranks - 1) / ranks * size
+        rate = self.share * self.machine.node_bandwidth
+        return moved / rate + self.fixed_s + (ranks - 1) * self.each_s
+
+
+def _links() -> Links:
+    """Return a node's links: as timed, if the file of SimuMax's system is there."""
+    path = given("simumax/b200_system.json")
+    return Links(_B200) if path is None else _timed(path)
+
+
+@cache
+def _timed(path: Path) -> Links:
+    read = read_json(path, dict[str, Any], "SimuMax's description of a system")
+    law = read["networks"]["high_intra_node"]["op"]["all_gather"]
+    fixed, each = (law[name] * 1e-6 for name in ("fixed_latency_us", "latency_us"))
+    return _TimedLinks(_B200, law["efficient_factor"], fixed, each)
 
 
 def _deepseek(name: str, hidden: int, width: int, experts: Experts, vocabulary: int) -> Shape:
@@ -49,10 +80,10 @@ class SimumaxRow(DegreesRow):
 
     name = "simumax"
     file = "simumax/runs.csv"
-    machine = "Megatron-Core by timed kernels on B200"
+    machine = on(_FRAMEWORK, _B200)
     names: ClassVar = {"model": _SHAPES, "gpu_type": ["B200"]}
     degrees = "tp", "pp", "dp", "cp"
-    efficiencies = tuple(round(0.84 + 0.01 * each, 2) for each in range(17))
+    efficiencies = tuple(round(0.40 + 0.02 * each, 2) for each in range(13))
     overheads = tuple(each * 2e-6 for each in range(16))
 
     model: str
@@ -78,59 +109,17 @@ class SimumaxRow(DegreesRow):
         samples = self.micro_batch_samples * self.microbatches / (self.tp * self.cp * self.pp)
         return self.shape.active_parameters * self.seq_tokens * samples
 
-    @property
-    def run(self) -> TrainingSetup:
-        layout = layout_of(self, microbatches=self.microbatches, zero=1)
-        b200 = machine("B200")
-        return training(self.shape, layout, b200, MEGATRON_CORE, seq_tokens=self.seq_tokens)
-
     def predict(self, constants: Constants) -> RowPrediction:
-        found, timed = self.by_data_sheet(constants), system()
-        if timed is None:
-            return found
-        basis = "kernels timed one by one, fitted constants"
-        return replace(found, step_s=_timed(self.run, timed, constants), basis=basis, kind="")
-
-    def by_data_sheet(self, constants: Constants) -> RowPrediction:
-        shape, run = self.shape, self.run
+        shape, layout = self.shape, layout_of(self, microbatches=self.microbatches, zero=1)
+        layout.require_suited(shape)
+        links = _links()
+        run = TrainingSetup(
+            shape, layout, links, _FRAMEWORK, constants, "bfloat16", self.seq_tokens
+        )
         mlps = (layer for layer, _ in shape.each_layer() if isinstance(layer, MLP))
         widths = [(1 + mlp.gated) * mlp.width for mlp in mlps]
         largest = max(widths, default=0) * shape.hidden / self.tp
         # The gradient of the largest product is there twice at the peak.
         memory = max(peak_bytes(run)) + _GRADIENT_BYTES * largest
-        basis = "data sheet, fitted constants"
-        return RowPrediction(step(run).seconds, basis, memory, kind=DATA_SHEET)
-
-
-def _timed(run: TrainingSetup, timed: System, constants: Constants) -> float:
-    """Return the seconds of a step by timed kernels, all a little slower side by side.
-
-    After the passes gradients are scattered, Adam updates, and weights are gathered.
-    """
-    layout, moved = run.layout, 2 * int(run.tokens) * run.shape.hidden
-    blocks = [block for block, count in run.shape.blocks for _ in range(count)]
-    edges = [stage * len(blocks) // layout.pp for stage in range(layout.pp + 1)]
-    dealt = [[layer for block in blocks[a:b] for layer in block] for a, b in pairwise(edges)]
-    stages = [[layer_passes(timed, run, layer) for layer in own] for own in dealt]
-    stages[0].append(timed.moved(2 * moved, 3 * moved))  # the embedding
-    stages[-1].append(head_passes(timed, run))
-    seconds = [total(*passes) for passes in stages]
-    late = []  # of the host, forward and backward alike
-    for own, (a, b) in zip(dealt, pairwise(edges), strict=True):
-        experts = sum(layer.count for layer in own if isinstance(layer, Experts))
-        kernels = (b - a) * _LAYER_KERNELS + experts / layout.ep * _EXPERT_KERNELS
-        late.append(constants.overhead_s * kernels / 2)
-    transfer = timed.collective("p2p", moved / layout.tp, 2)
-    exchanged = updated = 0.0
-    of_experts, dense = parameters(run)
-    for weights, ranks in ((dense, layout.dp * layout.cp), (of_experts, layout.expert_replicas)):
-        exchanged += timed.collective("reduce_scatter", _GRADIENT_BYTES * weights, ranks)
-        exchanged += timed.collective("all_gather", _WEIGHT_BYTES * weights, ranks)
-        updated += weights * (_CLEAR_BYTES + _UPDATE_BYTES / ranks)
-    return TrainingStep(
-        tuple(s.forward_s / constants.efficiency + o for s, o in zip(seconds, late, strict=True)),
-        tuple(s.backward_s / constants.efficiency + o for s, o in zip(seconds, late, strict=True)),
-        layout.microbatches,
-        transfer_s=(transfer,) * (layout.pp - 1),
-        after_s=exchanged + timed.moved(updated, 0).forward_s,
-    ).seconds
+        timed = ", timed collectives" if isinstance(links, _TimedLinks) else ""
+        return RowPrediction(step(run).seconds, f"data sheet, fitted constants{timed}", memory)

@@ -1,10 +1,6 @@
 """Seconds of messages between ranks: rings and pairs over a node's links or the network."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
 from pipekit.performance.devices import Machine
 
@@ -14,16 +10,12 @@ _NODE_SHARE, _NETWORK_SHARE = 0.8, 0.9
 _NODE_LATENCY_S, _NETWORK_LATENCY_S = 20e-6, 50e-6
 """Until the first byte of a collective arrives (Hu et al., Demystifying NCCL, arXiv 2507.04786)."""
 
-Numbers = NDArray[np.float64]
-Curve = tuple[Numbers, Numbers]  # bytes, ascending, and the seconds measured for each
-
 
 @dataclass(frozen=True)
 class Links:
-    """A machine's links, by its data sheet, or by all-reduces measured in a node, by ranks."""
+    """A machine's links, by its data sheet."""
 
     machine: Machine
-    all_reduces: Mapping[int, Curve] = field(default_factory=dict, hash=False)
 
     @property
     def node_rate(self) -> float:
@@ -44,11 +36,6 @@ class Links:
         if ranks < 2:
             return 0.0
         inside = ranks * stride <= self.machine.node_gpus
-        if inside and ranks in self.all_reduces:
-            sizes, seconds = self.all_reduces[ranks]
-            if size > sizes[-1]:
-                return float(seconds[-1] * size / sizes[-1])
-            return float(np.interp(size, sizes, seconds))
         latency = _NODE_LATENCY_S if inside else _NETWORK_LATENCY_S
         return 2 * self.scatter(ranks, size, stride) + latency
 

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.published.__main__ import main
 from experiments.published.published_set import letters
-from experiments.published.sets import SETS, megatron_deepspeed
+from experiments.published.sets import SETS
 from pipekit.performance.constants import fitted
 
 GPT: dict[str, object] = {"row_id": "made0", "gpus": 8, "tp": 2, "dp": 2, "pp": 2}
@@ -19,7 +19,6 @@ GPT |= {"hidden_size": 2048, "attention_heads": 16, "layers": 24}
 @pytest.fixture(autouse=True)
 def no_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIPEKIT_MEASURED", raising=False)
-    megatron_deepspeed.all_reduces.cache_clear()
 
 
 def predicted(folder: Path, name: str, *rows: dict[str, object]) -> pd.DataFrame:
@@ -40,21 +39,6 @@ def test_a_row_is_predicted_with_its_interval_and_what_it_rests_on(tmp_path: Pat
     width = found["step_high_s"] / found["step_s"]
     assert width[0] < width[1]  # tp 8 is predicted less well
     assert set(found["basis"]) == {"data sheet, fitted constants"}
-
-
-def test_the_measured_all_reduces_are_inputs_where_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sheet = predicted(tmp_path, "vtrain_single_node", GPT)
-    monkeypatch.setenv("PIPEKIT_MEASURED", str(tmp_path))
-    (tmp_path / "vtrain").mkdir()
-    slow = pd.DataFrame({"gpus": [2, 2], "size_bytes": [1, 2**30], "all_reduce_us": [9e3, 9e6]})
-    slow.to_csv(tmp_path / "vtrain" / "all_reduce_a100_one_node.csv", index=False)
-    megatron_deepspeed.all_reduces.cache_clear()
-    measured = predicted(tmp_path, "vtrain_single_node", GPT)
-    megatron_deepspeed.all_reduces.cache_clear()
-    assert "measured all-reduces" in measured["basis"][0]
-    assert measured["step_s"][0] > 2 * sheet["step_s"][0]
 
 
 def test_a_row_that_cannot_be_predicted_has_the_reason(tmp_path: Path) -> None:
