@@ -201,14 +201,6 @@ def test_a_table_has_a_row_for_each_combination() -> None:
     assert study.table(doubled, x=range(3))["doubled"].tolist() == [0, 2, 4]
 
 
-def test_our_numbers_stand_beside_the_printed_ones_in_our_order() -> None:
-    paper, ours = {"a": 2.0, "b": 4.0, "c": 8.0}, {"b": 5.0, "a": 1.0}
-    frame = study.against(paper, simulated=ours, emulated={"a": 3.0})
-    assert list(frame.index) == ["b", "a"]
-    assert frame["ratio"].tolist() == [1.25, 0.5]
-    assert frame["emulated"].isna().tolist() == [True, False]
-
-
 def test_printed_values_are_the_ledgers() -> None:
     claim = "gpipe-intro-36x-params"
     assert study.printed(claim) == pk.claims.load()[claim].value
