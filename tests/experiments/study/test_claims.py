@@ -117,6 +117,17 @@ def test_beginning_writes_where_the_numbers_come_from(nb: Notebook) -> None:
     assert [origin[key] for key in wanted] == ["exact", 3, "mine", "quick", {"rows": 2}]
 
 
+def test_a_record_says_which_function_of_which_notebook_found_it(nb: Notebook) -> None:
+    @nb.claim("gpipe-sec41-activation-drop", "exact")
+    def drop() -> float:
+        return 6.0
+
+    found = of(nb, "gpipe-sec41-activation-drop").provenance
+    assert (found["notebook"], found["function"]) == ("mine", "drop")
+    nb.record("gpipe-sec41-activation-drop", 6.0, "exact")
+    assert "function" not in of(nb, "gpipe-sec41-activation-drop").provenance
+
+
 def test_threads_are_set_for_workers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # so that it is put back, though nobody has set it
     monkeypatch.delenv("OMP_NUM_THREADS")
