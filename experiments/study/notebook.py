@@ -73,7 +73,7 @@ class Notebook:
                 found, causes = evaluated(claim, label, function, point, over, because)
                 kept = asdict(found)
                 kept["note"] = "; ".join(filter(None, [note, kept["note"]]))
-                kept["function"] = getattr(function, "__name__", "")
+                kept["function"] = getattr(function, "__qualname__", "")
                 self.record(claim, **kept, figure=figure, causes=causes)
             return function
 
