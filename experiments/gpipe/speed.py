@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
-from statistics import fmean
 from typing import Literal
 
 import pandas as pd
@@ -136,12 +135,6 @@ class Bar:
     def stages(self) -> list[LayerProfile]:
         profile = self.profile.scaled(self.plan.microbatch_rows)
         return [profile.stage(stage.first, stage.stop) for stage in self.plan.stages]
-
-    @property
-    def imbalance(self) -> float:
-        """The slowest stage's time over the mean."""
-        seconds = [stage.forward_s + stage.backward_s for stage in self.stages]
-        return max(seconds) / fmean(seconds)
 
 
 def sized(

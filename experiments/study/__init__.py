@@ -14,7 +14,6 @@ from experiments.study.costs import with_costs as with_costs
 from experiments.study.notebook import Notebook as Notebook
 from experiments.study.notebook import begin as begin
 from experiments.study.tables import accuracies as accuracies
-from experiments.study.tables import against as against
 from experiments.study.tables import farthest as farthest
 from experiments.study.tables import largest_that_fits as largest_that_fits
 from experiments.study.tables import named_rows as named_rows

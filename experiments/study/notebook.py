@@ -73,6 +73,7 @@ class Notebook:
                 found, causes = evaluated(claim, label, function, point, over, because)
                 kept = asdict(found)
                 kept["note"] = "; ".join(filter(None, [note, kept["note"]]))
+                kept["function"] = getattr(function, "__qualname__", "")
                 self.record(claim, **kept, figure=figure, causes=causes)
             return function
 
@@ -174,8 +175,9 @@ def begin(
     """Make a notebook's folder of results, with ``provenance.json`` in it.
 
     ``namespace`` are the notebook's ``globals()``, with its parameters; a ``seed`` among them is
-    kept with every claim. ``threads`` are those of torch's operators, here and at most in every
-    worker, which decide how a sum is rounded. GPUs are used only if PIPEKIT_DEVICE is set.
+    kept with every claim, as is ``name``, its path below ``notebooks/`` without suffix. ``threads``
+    are those of torch's operators, here and at most in every worker, which decide how a sum is
+    rounded. GPUs are used only if PIPEKIT_DEVICE is set.
     """
     stay_on_cpu()
     given = parameters(namespace)
@@ -186,10 +188,11 @@ def begin(
         torch.set_num_threads(threads)
     record = provenance(label, seed=seed, notebook=name, scale=scale, parameters=given)
     write(folder / "provenance.json", record)
+    origin = {"notebook": name, "scale": scale} | ({} if seed is None else {"seed": seed})
     if get_ipython() is not None:
-        for name in (_BOARD, _FIGURE):
-            display({"text/html": ""}, raw=True, display_id=name)
-    return Notebook(folder, {"scale": scale} | ({} if seed is None else {"seed": seed}))
+        for output in (_BOARD, _FIGURE):
+            display({"text/html": ""}, raw=True, display_id=output)
+    return Notebook(folder, origin)
 
 
 def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:

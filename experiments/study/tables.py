@@ -30,14 +30,6 @@ def table(function: Callable[..., Any], **axes: Iterable[Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def against(paper: Mapping[Any, Any], **ours: Mapping[Any, Any]) -> pd.DataFrame:
-    """Return numbers of ours beside the printed ones, a row a name."""
-    first, *_ = ours.values()
-    frame = pd.DataFrame({"paper": pd.Series(paper), **{k: pd.Series(v) for k, v in ours.items()}})
-    frame = frame.loc[list(first)]
-    return frame.assign(ratio=pd.Series(first) / frame["paper"])
-
-
 def printed(claim: str) -> str:
     """Return the value that a paper prints for a claim, as text."""
     return claims.load()[claim].value

@@ -1,8 +1,5 @@
 """``pipekit claim``: one claim with our value and how it was found, or a list of claims."""
 
-import ast
-import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +14,6 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).parents[2]
 REFERENCE = CHECKOUT / "results" / "reference" / "papers"
 """What one whole run of ``make papers`` recorded."""
-_TEXT = re.compile(r"""(["'])(.*?)\1""")
 
 
 def claim(
@@ -81,12 +77,15 @@ def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
     printed = f"{claim.value} {claim.unit}".strip()
     what = claim.record or f"{claim.quantity} in {claim.unit}"
     cause = outcome.cause
+    found = record.provenance if record else {}
+    by = f"notebooks/{found['notebook']}.ipynb" if "notebook" in found else "a notebook of your own"
+    by += f": {found['function']}()" if found.get("function") else ""
     reasons = [outcome.why, outcome.label_note, cause and _cause(cause, outcome, others)]
     said = {
         "paper": f"{claim.claim} ({claim.paper}, {claim.where}; {claim.quantity}: {printed})",
         "when": claim.conditions,
         "ours": f"{outcome.ours} ({record.label}; {what})" if record else "nothing was recorded",
-        "by": record and ("; ".join(places(claim.id)) or "a notebook of your own"),
+        "by": record and by,
         "note": record and record.note,
         "figure": record and record.figure,
         "tolerance": f"{outcome.passes_if}, for: {claim.tolerance or 'the printed digits'}",
@@ -111,45 +110,6 @@ def _cause(cause: str, outcome: "Outcome", others: "Iterable[Outcome]") -> str:
     return f"{said} (of the paper's claims its change turns {turned} and breaks {broken})"
 
 
-def places(id: str) -> list[str]:
-    """Return where the repository's notebooks compute a claim: file, cell and function.
-
-    Of the statements that name it, with or without its paper, those count that spell out the most.
-    """
-    named = []
-    for notebook in sorted((CHECKOUT / "notebooks").rglob("*.ipynb")):
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        for number, cell in enumerate(cells, 1):
-            source = "".join(cell["source"])
-            is_named = cell["cell_type"] == "code" and _letters(source, id)
-            for statement in ast.parse(source).body if is_named else ():
-                if letters := _letters(ast.unparse(statement), id):
-                    place = f"{notebook.relative_to(CHECKOUT)}, cell {number}"
-                    if isinstance(statement, ast.FunctionDef):
-                        place += f": {statement.name}()"
-                    named.append((letters, place))
-    most, _ = max(named, default=(0, ""))
-    return list(dict.fromkeys(place for letters, place in named if letters == most))
-
-
-def _letters(code: str, id: str) -> int:
-    """Return the most letters of a claim's id that a text in code spells; 0 if none is the id.
-
-    Braces stand for some of it; the paper's name, which all claims share, does not count.
-    """
-    (paper, _, place), most = id.partition("-"), 0
-    for _, text in _TEXT.findall(code):
-        parts = re.split(r"\{[^{}]*\}", text)
-        if not id.endswith(parts[-1]):  # as most: no pattern is compiled for them
-            continue
-        pattern, spelt = re.compile(".*".join(map(re.escape, parts))), sum(map(len, parts))
-        if pattern.fullmatch(place):
-            most = max(most, spelt)
-        elif pattern.fullmatch(id):
-            most = max(most, spelt - len(paper) - 1)
-    return most
-
-
 def _run_again(outcome: "Outcome") -> Path:
     import csv
     import os
@@ -157,22 +117,21 @@ def _run_again(outcome: "Outcome") -> Path:
     from pipekit.ledger.batches import batch
     from pipekit.ledger.batches.experiment import load
 
-    id = outcome.claim.id
-    is_run = not (outcome.claim.preset or outcome.claim.out_of_reach)
-    found = [place.split(",")[0] for place in places(id)] if is_run else []
+    known = outcome.record.provenance if outcome.record else {}
+    found = f"notebooks/{known['notebook']}.ipynb" if "notebook" in known else ""
     measured = csv.DictReader((REFERENCE / "notebooks.csv").read_text("utf-8").splitlines())
     usual = {row["name"]: f"{float(row['seconds']):.0f} s on {row['cpu']}" for row in measured}
     for file in sorted((CHECKOUT / "experiments").glob("*.yaml")) if found else ():
         for job in load(file).jobs:
-            if job.notebook == (CHECKOUT / found[0]).resolve():
+            if job.notebook == (CHECKOUT / found).resolve():
                 takes = usual.get(job.name, "a time that nobody has noted")
-                typer.echo(f"{found[0]} takes {takes} (measured)", err=True)
+                typer.echo(f"{found} takes {takes} (measured)", err=True)
                 made = batch.run(file, only=[job.name])
                 (ended,) = made.notebooks
                 memory = f"{ended.memory_gb} GB" if ended.memory_gb else "memory that nobody told"
                 took = f"{ended.seconds:.0f} s, {memory}, {os.cpu_count()} cores"
                 typer.echo(f"took {took} (measured)", err=True)
                 if ended.error:
-                    raise ValueError(f"{found[0]} failed, see {made.folder}: {ended.error}")
+                    raise ValueError(f"{found} failed, see {made.folder}: {ended.error}")
                 return made.folder
-    raise ValueError(f"no notebook here finds a value of {id}: {outcome.why}")
+    raise ValueError(f"no notebook here finds a value of {outcome.claim.id}: {outcome.why}")

@@ -56,7 +56,8 @@ def record(
         contradiction: the two numbers of the paper that exclude each other, with their places.
         known_error: by what part of itself a number may be wrong because of how it was found, of
             each or of all; a criterion within that leaves the claim undecided.
-        extra: further provenance, say ``seed`` or ``scale``.
+        extra: further provenance, say ``seed``, or the ``notebook`` (its path below ``notebooks/``,
+            without suffix) and its ``function`` that found the value.
 
     Raises:
         ValueError: the claim, label, value or figure is none; the message names the remedy.

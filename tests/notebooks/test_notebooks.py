@@ -159,6 +159,11 @@ def test_a_papers_notebook_opens_with_what_was_found(notebook: NotebookNode) -> 
     assert [cell.metadata.jupyter.source_hidden for cell in cells] == [True, True]
 
 
+def test_it_begins_with_its_own_name(path: Path, notebook: NotebookNode) -> None:
+    named = re.findall(r'study\.begin\(globals\(\), "(.+?)"', "\n".join(code(notebook)))
+    assert set(named) <= {path.relative_to(ROOT / "notebooks").with_suffix("").as_posix()}
+
+
 def test_the_template_of_ones_own_has_thirty_lines() -> None:
     sources = code(nbformat.read(ROOT / "notebooks/own.ipynb", as_version=4))
     assert sum(bool(line.strip()) for s in sources for line in s.splitlines()) <= 30

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, wraps
 from typing import Any, NamedTuple, TypeVar
 
 from experiments import pipedream as names
@@ -272,7 +272,7 @@ def claim(
 
     def record(function: F) -> F:
         decorate = nb.claim(f"pipedream-{id}", kind, "; ".join(filter(None, notes)), **how)
-        decorate(lambda rows: function(*rows))
+        decorate(wraps(function)(lambda rows: function(*rows)))
         return function
 
     return record

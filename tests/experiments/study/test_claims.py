@@ -117,6 +117,14 @@ def test_beginning_writes_where_the_numbers_come_from(nb: Notebook) -> None:
     assert [origin[key] for key in wanted] == ["exact", 3, "mine", "quick", {"rows": 2}]
 
 
+def test_a_record_says_which_function_of_which_notebook_found_it(nb: Notebook) -> None:
+    nb.claim("gpipe-sec41-activation-drop", "exact", over=[6.0])(float.__abs__)
+    found = of(nb, "gpipe-sec41-activation-drop").provenance
+    assert (found["notebook"], found["function"]) == ("mine", "float.__abs__")
+    nb.record("gpipe-sec41-activation-drop", 6.0, "exact")
+    assert "function" not in of(nb, "gpipe-sec41-activation-drop").provenance
+
+
 def test_threads_are_set_for_workers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # so that it is put back, though nobody has set it
     monkeypatch.delenv("OMP_NUM_THREADS")
@@ -199,14 +207,6 @@ def test_a_table_has_a_row_for_each_combination() -> None:
         return 2 * x
 
     assert study.table(doubled, x=range(3))["doubled"].tolist() == [0, 2, 4]
-
-
-def test_our_numbers_stand_beside_the_printed_ones_in_our_order() -> None:
-    paper, ours = {"a": 2.0, "b": 4.0, "c": 8.0}, {"b": 5.0, "a": 1.0}
-    frame = study.against(paper, simulated=ours, emulated={"a": 3.0})
-    assert list(frame.index) == ["b", "a"]
-    assert frame["ratio"].tolist() == [1.25, 0.5]
-    assert frame["emulated"].isna().tolist() == [True, False]
 
 
 def test_printed_values_are_the_ledgers() -> None:
