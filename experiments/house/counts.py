@@ -22,7 +22,7 @@ from tests.test_imports import circles, graph
 
 ROOT = Path(__file__).parents[2]
 REPRODUCTION = re.compile(r"pipekit/ledger/|notebooks/|experiments/([^/]+/|prediction\.py)")
-TOOLKIT = re.compile(r"/(attacks|benchmarks|bits|gpu|house|published|explore|your_model)[/.]")
+TOOLKIT = re.compile(r"/(benchmarks|bits|gpu|house|published|explore|your_model)[/.]")
 """Of experiments/ and notebooks/, what is not the four papers' reproduction and its ledger.
 
 The predictions of other people's trainings, published/, have a limit of their own.

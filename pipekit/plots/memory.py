@@ -36,8 +36,7 @@ def memory(
 
     Args:
         memory: drawn as areas, without the parts of which there is never anything.
-        other: of the same workers: its total is drawn as a line.  If it is of another kind, say
-            simulated beside measured, its time is stretched to end with the first one's.
+        other: of the same workers: its total is drawn as a line, in its own time.
         title: what is shown, without peaks and labels; by default "Memory".
         capacity: of a worker, in bytes: drawn as a dashed line.
         other_name: of the other memory, in the legend; by default its label.
@@ -49,9 +48,6 @@ def memory(
     workers, *others = (table["worker"].unique().tolist() for table in tables)
     if others and others[0] != workers:
         raise ValueError(f"the other memory is that of workers {others[0]}, not {workers}")
-    stretched = 1.0
-    if other is not None and other.label != memory.label:
-        stretched = _stretch(tables[1], tables[0]["time_s"].min(), tables[0]["time_s"].max())
     start = min(table["time_s"].min() for table in tables)
     end = max(table["time_s"].max() for table in tables)
     if start == end:
@@ -86,8 +82,7 @@ def memory(
         peak = held.loc[held["total"].idxmax()]
         text = f"peak {units.written(peak['total'] / per_byte, units.BYTES)}"
         if other is not None:
-            times = "" if f"{stretched:.2g}" == "1" else f", time x {stretched:.2g}"
-            here += _total(beside[0], ends[1], other_name or f"{other.label}{times}")
+            here += _total(beside[0], ends[1], other_name or other.label)
             theirs = units.written(beside[0]["total"].max() / per_byte, units.BYTES)
             text += f"<br>{theirs} {other_name or other.label}"
         if capacity is not None:
@@ -138,14 +133,6 @@ def _total(held: pd.DataFrame, end: float, name: str) -> list[dict[str, Any]]:
 
 def _quiet(x: Sequence[float], y: Sequence[float], mode: str, **more: Any) -> dict[str, Any]:
     return {"x": x, "y": y, "mode": mode, "hoverinfo": "skip", **more}
-
-
-def _stretch(table: pd.DataFrame, start: float, end: float) -> float:
-    """Let a table's times begin at ``start`` and stop at ``end``; return by what they grew."""
-    first, last = table["time_s"].min(), table["time_s"].max()
-    factor = float((end - start) / (last - first)) if last > first else 1.0
-    table["time_s"] = start + (table["time_s"] - first) * factor
-    return factor
 
 
 def _most(memory: Memory, workers: list[int]) -> str:

@@ -1,11 +1,9 @@
-"""A few tries of each kind, as ``make attack`` makes them by the hundred, and what they leave."""
+"""Trainings killed and interrupted at random, a few here and many by ``make attack``."""
 
 import ast
-import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -14,23 +12,62 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
-from experiments.attacks import interrupts, kills
-from experiments.attacks import left as leaving
-from experiments.attacks.left import Snapshot, left
 from pipekit import WorkerDied
 from pipekit.engine.transports.processes.shared_mailbox import SharedBuffer
 from pipekit.ledger.batches.execution import ThisInterpreter
+from tests.attacks import interrupts, kills
+from tests.attacks import left as leaving
+from tests.attacks.left import Snapshot, left
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "number" in metafunc.fixturenames:
+        tries, _ = options(metafunc.config)
+        metafunc.parametrize("number", range(tries))
+
+
+def options(config: pytest.Config) -> tuple[int, int]:
+    """Return how many tries, and the seed; pytest knows them if it is given this folder."""
+    return config.getoption("tries", 2), config.getoption("seed", 0)
 
 
 @pytest.mark.scripts
-@pytest.mark.parametrize("way", ["processes, saved", "module"])
-def test_interrupts(way: str) -> None:
-    rows = list(interrupts.interrupt(way, 3, 1))
-    assert [row["failure"] for row in rows] == [""] * 3
+def test_a_killed_training_is_resumed(
+    number: int,
+    pytestconfig: pytest.Config,
+    record_property: Callable[[str, object], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other tests lay files in theirs
+    _, seed = options(pytestconfig)
+    rows = list(kills.trial(seed + number))
+    for row in rows:
+        record_property("kills", row)
+    assert [row["failure"] for row in rows] == [""] * len(rows)
+    assert all({"trial", "method", "killed", "equal"} <= row.keys() for row in rows), "docs count"
+
+
+@pytest.fixture(scope="module")
+def interrupted(request: pytest.FixtureRequest) -> Iterator[Iterator[dict[str, Any]]]:
+    """Interrupts in a way, all of one process if none shows a fault."""
+    with closing(interrupts.interrupt(request.param, *options(request.config))) as rows:
+        yield rows
+
+
+@pytest.mark.scripts
+@pytest.mark.parametrize("interrupted", interrupts.WAYS, indirect=True)
+def test_an_interrupted_training_leaves_nothing(
+    interrupted: Iterator[dict[str, Any]],
+    number: int,
+    record_property: Callable[[str, object], None],
+) -> None:
+    row = next(interrupted)
+    record_property("interrupts", row)
+    assert row["failure"] == ""
 
 
 @pytest.mark.scripts
@@ -43,7 +80,7 @@ def test_an_interrupted_cell_leaves_nothing_in_its_kernel(tmp_path: Path) -> Non
     client.start_channels()
     try:
         client.wait_for_ready(timeout=300)
-        make = "from experiments.attacks.interrupts import Trainings; t = Trainings('processes')"
+        make = "from tests.attacks.interrupts import Trainings; t = Trainings('processes')"
         for code in (make, "row = t.interrupted(0.5, again=True)"):
             assert client.execute_interactive(code, timeout=300)["content"]["status"] == "ok"
         answer = client.execute_interactive("", user_expressions={"row": "row"}, timeout=300)
@@ -53,34 +90,6 @@ def test_an_interrupted_cell_leaves_nothing_in_its_kernel(tmp_path: Path) -> Non
         manager.shutdown_kernel(now=True)
     assert row["failure"] == ""
     assert row["outcome"] in ("interrupted", "ended")
-
-
-@pytest.mark.scripts
-def test_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other tests lay files in theirs
-    rows = list(kills.attack(2, 1))
-    assert [(row["failure"], row["equal"]) for row in rows] == [("", True)] * 2
-    assert {"trial", "method", "killed"} <= rows[0].keys(), "README counts them"
-
-
-@pytest.mark.scripts
-def test_the_outcomes_are_counted_and_kept(repository: Path, tmp_path: Path) -> None:
-    line = f"{sys.executable} -m experiments.attacks interrupts --tries 2 --seed 7".split()
-    done = subprocess.run(
-        [*line, "--output", str(tmp_path)],
-        cwd=repository,
-        env=os.environ | {"PYTHONPATH": str(repository)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "2 interrupts (measured); 0 faults" in done.stdout
-    counts = pd.read_csv(tmp_path / "interrupts.csv")
-    assert list(counts.columns) == ["way", "moment", "outcome", "failure"]
-    assert len(counts) == 2
-    record = json.loads((tmp_path / "interrupts.json").read_text(encoding="utf-8"))
-    assert record["parameters"] == {"seeds": [7]}
-    assert record["label"] == "measured"
 
 
 def test_a_training_with_a_hole_in_it_is_a_fault() -> None:

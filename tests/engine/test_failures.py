@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import pipekit as pk
-from experiments.attacks.left import children, worker_processes
 from pipekit import schedules
+from tests.attacks.left import children, worker_processes
 from tests.engine.examples import Batches, Midst, data, in_backward, mlp, nesterov, pipeline, values
 from tests.engine.parametrized import TRANSPORTS, first_over_processes
 from tests.people.test_torchgpipe import Calls

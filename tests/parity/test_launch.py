@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from experiments.attacks.left import is_alive
 from pipekit.parity.adapter import Stated, train
 from pipekit.parity.judge import parity
 from pipekit.parity.verdict import Fault
+from tests.attacks.left import is_alive
 from tests.parity.adapters.deepspeed import DeepSpeed
 from tests.parity.adapters.torch_pipelining import torch_adapter
 

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 import pipekit as pk
-from experiments.attacks.left import children, is_alive
 from pipekit import schedules
 from pipekit.engine.transports import torchrun, watchdog
 from pipekit.engine.transports.processes import runner, worker_pool
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
+from tests.attacks.left import children, is_alive
 from tests.engine.gloo import over_gloo
 from tests.engine.test_failures import LIMIT_S, wait_until
 from tests.people.plain import plain_loop

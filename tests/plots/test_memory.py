@@ -53,12 +53,12 @@ def test_capacity_is_a_dashed_line_that_the_axes_reach() -> None:
     assert told[2:] == ["peak 90 MB", "peak 60 MB", "GB"]
 
 
-def test_the_total_of_another_memory_is_a_line_in_a_time_stretched_to_the_first_ones() -> None:
+def test_the_total_of_another_memory_is_a_line_in_its_own_time() -> None:
     frame = held().frame.assign(time_s=lambda frame: 2 * frame["time_s"], recompute=1 * MB)
     figure = memory(held(), Memory(frame, "measured"))
-    lines = named(figure, "total, measured, time x 0.5")
+    lines = named(figure, "total, measured")
     assert [line.y.tolist() for line in lines] == [[41, 71, 91, 41, 41], [41, 61, 61]]
-    assert [line.x.tolist() for line in lines] == [[0, 10, 20, 30, 40], [0, 40, 40]]
+    assert [line.x.tolist() for line in lines] == [[0, 20, 40, 60, 80], [0, 80, 80]]
     texts = [note.text for note in figure.layout.annotations]
     assert texts[2:4] == ["peak 90 MB<br>91 MB measured", "peak 60 MB<br>61 MB measured"]
     assert style.whole(figure.layout.title.text) == (

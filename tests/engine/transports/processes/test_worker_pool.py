@@ -18,13 +18,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.attacks.left import worker_processes
 from pipekit import Pipeline, WorkerDied
 from pipekit.engine.calls import deferred_interrupts
 from pipekit.engine.transports.processes.forkserver import WorkerHandle
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.schedules import Steps
+from tests.attacks.left import worker_processes
 from tests.engine.examples import data, different, mixed, mlp, pipeline, trained, twins, unlike
 from tests.engine.test_failures import LIMIT_S, wait_until
 from tests.people.test_torchgpipe import Calls

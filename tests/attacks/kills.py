@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.attacks.left import Snapshot, left
-from experiments.attacks.trainings import BATCHES, EPOCHS, METHODS, PACE_S, Setting
 from pipekit import Stalled, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.transports.processes.forkserver import forkserver
+from tests.attacks.left import Snapshot, left
+from tests.attacks.trainings import BATCHES, EPOCHS, METHODS, PACE_S, Setting
 from tests.engine.checkpoints.killing import Struck, differences, worker_processes
 
 STALLED_S = 4.0  # the timeout of a training whose worker is stopped
@@ -105,9 +105,10 @@ def attempt(
     return failure or ", ".join(left(before, temporary, known))
 
 
-def trial(seed: int, method: str, most: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each strike at a training by a method, ``most`` at most."""
+def trial(seed: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each strike at a training; one of them may be struck several times."""
     draw = random.Random(seed)
+    method = list(METHODS)[seed % len(METHODS)]
     setting = Setting(method, draw.choice(["SGD", "Adam"]), draw.choice([1, 2, 5]))
     with tempfile.TemporaryDirectory(prefix="pipekit-attacks-") as folder:
         whole, saved = Path(folder, "whole"), Path(folder, "struck")
@@ -115,7 +116,7 @@ def trial(seed: int, method: str, most: int) -> Iterator[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         transport = "distributed"
         while True:
-            struck = transport == "distributed" and len(rows) < most
+            struck = transport == "distributed"
             end = draw.choices(list(SHARES), list(SHARES.values()))[0] if struck else ""
             at = draw.randrange(EPOCHS * BATCHES)
             failure = attempt(setting, saved, transport, draw, end, at)
@@ -134,14 +135,3 @@ def trial(seed: int, method: str, most: int) -> Iterator[dict[str, Any]]:
         for row in rows:
             unequal = "" if equal else "other bits at the end"
             yield row | {"equal": equal, "failure": row["failure"] or unequal}
-
-
-def attack(tries: int, seed: int) -> Iterator[dict[str, Any]]:
-    names = list(METHODS)
-    random.Random(seed).shuffle(names)
-    done = number = 0
-    while done < tries:
-        for row in trial(seed + number, names[number % len(names)], tries - done):
-            done += 1
-            yield row
-        number += 1

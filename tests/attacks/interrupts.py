@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.attacks.left import Snapshot, left
-from experiments.attacks.trainings import BALANCE, OPTIMIZERS, network
 from pipekit import Checkpoints, Pipeline, PipelinedModule, schedules
 from pipekit.engine.transports.processes.forkserver import forkserver
+from tests.attacks.left import Snapshot, left
+from tests.attacks.trainings import BALANCE, OPTIMIZERS, network
 
 LIMIT_S = 30.0  # of a try, also on a busy machine
 AGAIN = 0.2  # of the tries are followed by a whole training
@@ -159,13 +159,7 @@ class Trainings:
         return "" if equal else "afterwards: other bits"
 
 
-def attack(tries: int, seed: int) -> Iterator[dict[str, Any]]:
-    for number, way in enumerate(WAYS):
-        share = tries // len(WAYS) + (number < tries % len(WAYS))
-        yield from interrupt(way, share, seed)
-
-
-def interrupt(way: str, tries: int, seed: int) -> Iterator[dict[str, Any]]:
+def interrupt(way: str, tries: int, seed: int) -> Generator[dict[str, Any], None, None]:
     """Yield a row for each of so many interrupts in one way; after a fault, of a new process."""
     done = 0
     while done < tries:
@@ -181,7 +175,8 @@ def _rows(way: str, tries: int, seed: int) -> Iterator[dict[str, Any]]:
         tempfile.TemporaryFile("w+") as said,
     ):
         process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.attacks.interrupts", way, str(tries), str(seed)],
+            [sys.executable, "-m", "tests.attacks.interrupts", way, str(tries), str(seed)],
+            cwd=Path(__file__).parents[2],
             env={**os.environ, "TMPDIR": temporary},
             start_new_session=True,
             stdout=subprocess.PIPE,
