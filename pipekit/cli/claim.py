@@ -1,8 +1,10 @@
 """``pipekit claim``: one claim with our value and how it was found, or a list of claims."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -77,15 +79,12 @@ def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
     printed = f"{claim.value} {claim.unit}".strip()
     what = claim.record or f"{claim.quantity} in {claim.unit}"
     cause = outcome.cause
-    found = record.provenance if record else {}
-    by = f"notebooks/{found['notebook']}.ipynb" if "notebook" in found else "a notebook of your own"
-    by += f": {found['function']}()" if found.get("function") else ""
     reasons = [outcome.why, outcome.label_note, cause and _cause(cause, outcome, others)]
     said = {
         "paper": f"{claim.claim} ({claim.paper}, {claim.where}; {claim.quantity}: {printed})",
         "when": claim.conditions,
         "ours": f"{outcome.ours} ({record.label}; {what})" if record else "nothing was recorded",
-        "by": record and by,
+        "by": record and _place(claim.id, record.provenance),
         "note": record and record.note,
         "figure": record and record.figure,
         "tolerance": f"{outcome.passes_if}, for: {claim.tolerance or 'the printed digits'}",
@@ -95,6 +94,18 @@ def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
     }
     told = ((f"{name}:", " ".join(text.split())) for name, text in said.items() if text)
     return "\n".join(f"{name:<11}{text}" for name, text in told)
+
+
+def _place(id: str, found: Mapping[str, Any]) -> str:
+    """Return which notebook has recorded a claim, its cell if that names it, and its function."""
+    if "notebook" not in found:
+        return "a notebook of your own"
+    place = f"notebooks/{found['notebook']}.ipynb"
+    if (CHECKOUT / place).exists():
+        cells = json.loads((CHECKOUT / place).read_text(encoding="utf-8"))["cells"]
+        named = (n for n, cell in enumerate(cells, 1) if f'"{id}"' in "".join(cell["source"]))
+        place += "".join(f", cell {number}" for number in islice(named, 1))
+    return place + (f": {found['function']}()" if found.get("function") else "")
 
 
 def _cause(cause: str, outcome: "Outcome", others: "Iterable[Outcome]") -> str:

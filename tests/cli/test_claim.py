@@ -1,5 +1,6 @@
 """``pipekit claim``, as a reviewer types it, and ``pipekit report``."""
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -34,7 +35,7 @@ def test_it_answers_what_a_reviewer_asks(printed: Printed, run: Path) -> None:
         "paper": "worst-case memory by system and batch (p",
         "when": "GPT 2.2B, 8 V100 16GB",
         "ours": "9, 9.2, 9.9, 9.3 (simulated; GB at batch",
-        "by": "notebooks/pipedream_2bw/memory.ipynb: pe",
+        "by": "notebooks/pipedream_2bw/memory.ipynb, ce",
         "note": "why",
         "tolerance": "each value above the one before; value 1",
         "outcome": "miss",
@@ -43,6 +44,11 @@ def test_it_answers_what_a_reviewer_asks(printed: Printed, run: Path) -> None:
     }
     does = "(of the paper's claims its change turns 1 and breaks 0)"
     assert lines["because"].endswith(f"cause: logits are kept {does}")
+
+
+def test_a_value_that_no_function_found_has_its_cell(printed: Printed) -> None:
+    said = printed("claim pipedream-vsync-mb5-versions")
+    assert re.search(r"by: +notebooks/pipedream/staleness\.ipynb, cell \d+\n", said)
 
 
 def test_an_unknown_cause_is_told_with_what_was_tried(printed: Printed, tmp_path: Path) -> None:
