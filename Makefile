@@ -80,7 +80,7 @@ gpu: $(STAMP) ## the same on the GPUs here, and speed beside others
 attack: $(STAMP) ## misuse, kill and interrupt trainings: none may lose a bit (20 minutes)
 	.venv/bin/python -m pytest -m "long or not long" $(PARALLEL) tests/attacks tests/people/test_processes.py \
 	  tests/engine/runs/test_refused_runs.py tests/experiments/study/test_trainings.py
-	.venv/bin/python -m pytest -m scripts tests/attacks --tries 40 # 200 interrupts
+	.venv/bin/python -m pytest -m scripts tests/attacks --tries 50 # some 60 kills, 250 interrupts
 
 numbers: $(STAMP) ## write the numbers of results/reference into README and notebooks
 	.venv/bin/python -m pipekit.ledger.numbers

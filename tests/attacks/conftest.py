@@ -1,6 +1,6 @@
 """The options of attacks at random, and what is shown and kept of their outcomes.
 
-    python -m pytest -m scripts tests/attacks --tries 40    # make attack
+    python -m pytest -m scripts tests/attacks --tries 50    # make attack
     python -m pytest -m scripts tests/attacks -k kill --tries 9 --seed 7 --output results/runs/faults
 
 A seed repeats the attacks; the machine decides at which moment of a training they come.
