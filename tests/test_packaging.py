@@ -1,12 +1,14 @@
 """Wheel and sdist work away from the checkout; pip's and conda's dependencies are one list."""
 
+import ast
+import inspect
 import os
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from shutil import copy
 from types import ModuleType
@@ -142,6 +144,15 @@ def test_commands_say_what_to_install_and_refuse_wrong_names_before_they_load_to
     assert demo.endswith("pip install 'pipekit[torch]'")
     assert batch.endswith("pip install 'pipekit[notebooks]'")
     assert "model must be one of convnet" in wrong
+
+
+def test_type_checkers_find_each_public_name_where_it_is_found_when_it_runs() -> None:
+    (block,) = (x for x in ast.parse(inspect.getsource(pipekit)).body if isinstance(x, ast.If))
+    imports = [x for x in block.body if isinstance(x, ast.ImportFrom)]
+    found = [(x.module, name.name) for x in imports for name in x.names]
+    assert sorted(name for _, name in found) == pipekit.__all__
+    for home, name in found:
+        assert getattr(import_module(str(home)), name) is getattr(pipekit, name), name
 
 
 @pytest.mark.parametrize("module", [pipekit, pipekit.staleness], ids=["pipekit", "staleness"])

@@ -27,13 +27,15 @@ DESCRIBED_ELSEWHERE = re.compile(r"\A[^\n]*\b[Ss]ee :(?:func|meth):`(?:pipekit\.
 
 
 def exported(module: str) -> Iterator[tuple[str, Any]]:
-    """Yield the functions and classes of a package's parts, or those defined in a module."""
+    """Yield the functions and classes of ``__all__``; without one, a package's, or a module's own."""
     home = importlib.import_module(module)
-    parts = f"{module}." if hasattr(home, "__path__") else module
-    for name in [*getattr(home, "__all__", vars(home))]:
+    listed = getattr(home, "__all__", ())
+    origin = "pipekit." if hasattr(home, "__path__") else module  # of what a package gathers
+    for name in [*(listed or vars(home))]:
         value = getattr(home, name)
-        named = inspect.isroutine(value) or inspect.isclass(value)
-        if not name.startswith("_") and named and value.__module__.startswith(parts):
+        if name.startswith("_") or not (inspect.isroutine(value) or inspect.isclass(value)):
+            continue
+        if name in listed or value.__module__.startswith(origin):
             yield f"{module}.{name}", value
 
 

@@ -38,7 +38,6 @@ def test_links_lead_to_pages_of_the_site(build: ModuleType, repository: Path) ->
 
 
 def test_the_reference_has_a_page_for_each_public_module(build: ModuleType) -> None:
-    assert {*pipekit.__all__} == {*pipekit._HOMES, *pipekit._MODULES}
     for name in pipekit._MODULES.values():
         build.api_module(name)
         assert f"automodule:: pipekit.{name}" in (build.SOURCE / f"api/{name}.md").read_text()
