@@ -1,17 +1,17 @@
 """``pipekit claim``: one claim with our value and how it was found, or a list of claims."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipekit.choices import require_choice
 
 if TYPE_CHECKING:
-    from pipekit.ledger.outcomes import Outcome
+    from pipekit.ledger.outcomes import Outcome, Record
 
 CHECKOUT = Path(__file__).parents[2]
 REFERENCE = CHECKOUT / "results" / "reference" / "papers"
@@ -84,7 +84,7 @@ def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
         "paper": f"{claim.claim} ({claim.paper}, {claim.where}; {claim.quantity}: {printed})",
         "when": claim.conditions,
         "ours": f"{outcome.ours} ({record.label}; {what})" if record else "nothing was recorded",
-        "by": record and _place(claim.id, record.provenance),
+        "by": record and _place(record),
         "note": record and record.note,
         "figure": record and record.figure,
         "tolerance": f"{outcome.passes_if}, for: {claim.tolerance or 'the printed digits'}",
@@ -96,16 +96,23 @@ def _told(outcome: "Outcome", folder: Path, others: "Iterable[Outcome]") -> str:
     return "\n".join(f"{name:<11}{text}" for name, text in told)
 
 
-def _place(id: str, found: Mapping[str, Any]) -> str:
+def _notebook(record: "Record | None") -> str:
+    """Return where the repository has the notebook that made a record, or an empty text."""
+    name = record and record.provenance.get("notebook")
+    return f"notebooks/{name}.ipynb" if name else ""
+
+
+def _place(record: "Record") -> str:
     """Return which notebook has recorded a claim, its cell if that names it, and its function."""
-    if "notebook" not in found:
+    if not (place := _notebook(record)):
         return "a notebook of your own"
-    place = f"notebooks/{found['notebook']}.ipynb"
     if (CHECKOUT / place).exists():
         cells = json.loads((CHECKOUT / place).read_text(encoding="utf-8"))["cells"]
-        named = (n for n, cell in enumerate(cells, 1) if f'"{id}"' in "".join(cell["source"]))
+        sources = ("".join(cell["source"]) for cell in cells)
+        named = (n for n, source in enumerate(sources, 1) if f'"{record.id}"' in source)
         place += "".join(f", cell {number}" for number in islice(named, 1))
-    return place + (f": {found['function']}()" if found.get("function") else "")
+    function = record.provenance.get("function")
+    return f"{place}: {function}()" if function else place
 
 
 def _cause(cause: str, outcome: "Outcome", others: "Iterable[Outcome]") -> str:
@@ -128,8 +135,7 @@ def _run_again(outcome: "Outcome") -> Path:
     from pipekit.ledger.batches import batch
     from pipekit.ledger.batches.experiment import load
 
-    known = outcome.record.provenance if outcome.record else {}
-    found = f"notebooks/{known['notebook']}.ipynb" if "notebook" in known else ""
+    found = _notebook(outcome.record)
     measured = csv.DictReader((REFERENCE / "notebooks.csv").read_text("utf-8").splitlines())
     usual = {row["name"]: f"{float(row['seconds']):.0f} s on {row['cpu']}" for row in measured}
     for file in sorted((CHECKOUT / "experiments").glob("*.yaml")) if found else ():
